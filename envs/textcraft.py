@@ -1,0 +1,410 @@
+"""TextCraft: craft a Minecraft item from base items, by text (Prasad et al., ADaPT, 2024).
+
+The rules, messages and task numbers are those of the published game as AgentGym serves it. The
+recipes are read from the data of the `textcraft` distribution; its module is not imported.
+
+The published game depends on the order of directory entries and on PYTHONHASHSEED. Here recipes
+load in a fixed order (three first, so that the depths are AgentGym's 140/280/113/11 goals of depth
+1-4; then by name), and the command list depends on nothing but the goal and the seed.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from hashlib import blake2b
+from importlib.metadata import distribution
+from typing import Any, NamedTuple, Self
+
+from turnbench.envs.core import Step, TextEnv
+from turnbench.envs.errors import ConfigError, UnknownName
+
+# Three recipe cycles are broken by whichever recipe is read first.
+LOADED_FIRST = ("iron_nugget.json", "gold_ingot_from_nuggets.json", "honey_bottle.json")
+DISTRACTORS = 10
+
+# AgentGym's ids, as inclusive ranges over the goals sorted by depth.
+TEST = ((0, 30), (140, 180), (420, 444), (533, 535))
+TRAIN = (
+    *((31, 139), (181, 183), (185, 194), (196, 215), (217, 222), (224, 228), (230, 238)),
+    *((240, 242), (244, 253), (255, 264), (266, 286), (288, 301), (303, 322), (324, 361)),
+    *((363, 375), (377, 380), (383, 384), (386, 403), (405, 419), (445, 446), (448, 452)),
+    *((455, 455), (459, 459), (462, 464), (466, 466), (469, 472), (475, 475), (477, 477)),
+    *((480, 482), (484, 484), (489, 489), (491, 492), (495, 496), (501, 502), (504, 504)),
+    *((506, 506), (510, 511), (513, 514), (517, 518), (520, 520), (523, 523), (528, 528)),
+    *((531, 532), (537, 537)),
+)
+
+INSTRUCTIONS = """\
+You are playing a crafting game with Minecraft's recipes. At the start you are shown crafting \
+commands of the form "craft [target] using [ingredients]" and a goal. After each action you are told \
+what happened. You have three actions: "craft ... using ..." makes an item from what you carry, \
+"get [count] [item]" takes items that can't be crafted, and "inventory" lists what you carry. \
+Always say how many of each ingredient, as in "craft 4 stick using 2 oak planks". You may only use \
+the crafting commands shown, but where one names a generic ingredient, such as "planks", a special \
+kind of it, such as "oak planks", will do."""
+
+
+class Ingredient(NamedTuple):
+    """`count` of an item; of any item of the group where `is_tag`."""
+
+    name: str
+    count: int
+    is_tag: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A crafting command: `count` of `output` (which belongs to group `tag`) from ingredients."""
+
+    output: str
+    count: int
+    tag: str | None
+    inputs: tuple[Ingredient, ...]
+
+    @property
+    def command(self) -> str:
+        """The line shown to the player."""
+        parts = ", ".join(f"{i.count} {plain(i.name)}" for i in self.inputs)
+        return f"craft {self.count} {plain(self.output)} using {parts}"
+
+
+def plain(item: str) -> str:
+    """An item id as the player reads it: "minecraft:oak_log" -> "oak log"."""
+    return item.replace("minecraft:", "").replace("_", " ")
+
+
+def item_id(text: str) -> str:
+    """The id that the player's words stand for."""
+    return "minecraft:" + text.replace(" ", "_")
+
+
+# --- the recipe book: read once, never changed ------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RecipeBook:
+    """All recipes, by item and by group, with the depth of each and the goals in task order."""
+
+    by_item: dict[str, list[Recipe]] = field(default_factory=dict)
+    by_tag: dict[str, list[Recipe]] = field(default_factory=dict)
+    tag_of: dict[str, str] = field(default_factory=dict)
+    tags: set[str] = field(default_factory=set)
+    items: set[str] = field(default_factory=set)
+    depths: dict[str, int] = field(default_factory=dict)
+    goals: tuple[str, ...] = ()
+    uses: dict[str, list[Recipe]] = field(default_factory=dict)
+
+    def recipes(self, name: str) -> list[Recipe]:
+        """The recipes for an item or, if it is a group, for every item of it."""
+        return self.by_item.get(name) or self.by_tag.get(name) or []
+
+    def craftable(self, name: str) -> bool:
+        """Whether a recipe makes it."""
+        return name in self.by_item or name in self.by_tag
+
+    def depth(self, name: str) -> int:
+        """Crafting steps on the shortest longest chain to `name`; 0 for what is found."""
+        if name not in self.depths:
+            ways = [max(self.depth(i.name) for i in r.inputs) + 1 for r in self.recipes(name)]
+            self.depths[name] = min(ways, default=0)
+        return self.depths[name]
+
+    def closure(self, goal: str) -> list[Recipe]:
+        """The recipes of the goal and, again and again, of everything they need."""
+        found: dict[Recipe, None] = {}
+        todo = [goal]
+        seen = {goal}
+        while todo:
+            for recipe in self.recipes(todo.pop(0)):
+                found[recipe] = None
+                for name in (i.name for i in recipe.inputs):
+                    if name not in seen:
+                        seen.add(name)
+                        todo.append(name)
+        return list(found)
+
+
+@cache
+def recipe_book() -> RecipeBook:
+    """The published game's recipe book."""
+    book = RecipeBook()
+    needs: dict[str, set[str]] = {}
+    for raw in _recipe_files():
+        recipe = _parse(raw, book)
+        if recipe is None or _is_circular(recipe, needs):
+            continue
+        book.by_item.setdefault(recipe.output, []).append(recipe)
+        for name in (i.name for i in recipe.inputs):
+            needs[recipe.output] |= {name} | needs.get(name, set())
+        if recipe.tag is not None:
+            book.by_tag.setdefault(recipe.tag, []).append(recipe)
+    _settle_tags(book)
+    depths = [(name, book.depth(name)) for name in book.by_item]
+    book.goals = tuple(name for name, _ in sorted(depths, key=lambda pair: pair[1]))
+    for recipe in (r for recipes in book.by_item.values() for r in recipes):
+        for name in (i.name for i in recipe.inputs):
+            book.uses.setdefault(name, []).append(recipe)
+    return book
+
+
+def _recipe_files() -> list[dict[str, Any]]:
+    files = [f for f in distribution("textcraft").files or () if f.parent.name == "recipes"]
+    files.sort(key=lambda f: (f.name not in LOADED_FIRST, f.name))
+    files[: len(LOADED_FIRST)] = sorted(
+        files[: len(LOADED_FIRST)], key=lambda f: LOADED_FIRST.index(f.name)
+    )
+    if len(files) != 860:
+        raise ConfigError(f"the textcraft distribution holds {len(files)} recipes, not 860: reinstall it")
+    return [json.loads(f.locate().read_text(encoding="utf-8")) for f in files]
+
+
+def _parse(raw: dict[str, Any], book: RecipeBook) -> Recipe | None:
+    """One recipe file; None where the game ignores it. Notes the names it meets in the book."""
+    match raw["type"]:
+        case "minecraft:crafting_shaped":
+            rows = "".join(raw["pattern"])
+            inputs = [_ingredient(slot, rows.count(key)) for key, slot in raw["key"].items()]
+        case "minecraft:crafting_shapeless":
+            inputs = _merge(_ingredient(slot, 1) for slot in raw["ingredients"])
+        case _:
+            return None
+    for ingredient in inputs:
+        (book.tags if ingredient.is_tag else book.items).add(ingredient.name)
+    result = raw["result"]
+    output, made = (result, 1) if isinstance(result, str) else (result["item"], result.get("count") or 1)
+    book.items.add(output)
+    if len(inputs) == 1 and inputs[0].name.endswith("_block"):
+        return None
+    tag = "minecraft:" + raw["group"] if "group" in raw else None
+    if tag is not None and tag != output:
+        book.tags.add(tag)
+        book.tag_of[output] = tag
+    return Recipe(output, made, tag, tuple(inputs))
+
+
+def _ingredient(slot: Any, count: int) -> Ingredient:
+    first = slot[0] if isinstance(slot, list) else slot  # of alternatives the game takes one
+    return Ingredient(first.get("item") or first["tag"], count, "item" not in first)
+
+
+def _merge(ingredients: Iterable[Ingredient]) -> list[Ingredient]:
+    merged: dict[str, Ingredient] = {}
+    for one in ingredients:
+        before = merged.get(one.name, one._replace(count=0))
+        merged[one.name] = before._replace(count=before.count + one.count)
+    return list(merged.values())
+
+
+def _is_circular(recipe: Recipe, needs: dict[str, set[str]]) -> bool:
+    needs.setdefault(recipe.output, set())
+    return any(recipe.output in needs.get(i.name, ()) for i in recipe.inputs)
+
+
+def _settle_tags(book: RecipeBook) -> None:
+    """Groups of which nothing can be crafted become plain items."""
+    made = {book.tag_of[item] for item in book.by_item if item in book.tag_of}
+    wanted = {i.name for rs in book.by_item.values() for r in rs for i in r.inputs if i.is_tag}
+    plain_items = wanted - made
+    book.items |= plain_items
+    book.tags -= plain_items
+    for table in (book.by_item, book.by_tag):
+        for name, recipes in table.items():
+            table[name] = [_settle(recipe, plain_items) for recipe in recipes]
+
+
+def _settle(recipe: Recipe, plain_items: set[str]) -> Recipe:
+    inputs = tuple(i._replace(is_tag=i.is_tag and i.name not in plain_items) for i in recipe.inputs)
+    return Recipe(recipe.output, recipe.count, recipe.tag, inputs)
+
+
+# --- the game ---------------------------------------------------------------------------------------
+
+_CRAFT = re.compile(r"craft (.*) using (.*)")
+_GET = re.compile(r"get ([0-9]+) (.*)")
+_COUNTED = re.compile(r"([0-9]+) (.*)")
+_MARKER = re.compile(r"Action:\s*(.*?)(?=\n|$)")
+SINGLE_ACTION = (
+    "Error: Only one 'Action' is allowed per response. Please adjust your response."  # AgentGym's words
+)
+MAX_DIGITS = 9  # an upper bound on counts, which the published game lacks
+
+
+class TextCraft(TextEnv):
+    """Craft the goal. Reward 1 when it is made, which ends the episode; else 0.
+
+    Task k is the k-th goal by depth, in AgentGym's numbering. `min_depth` and `max_depth` keep only
+    goals whose recipe tree has that depth. Splits: AgentGym's `train` and `test`; `train-policy` and
+    `train-value` part the train goals two to one, so that a value function can learn on goals that
+    the policy did not; `all`.
+    """
+
+    splits = ("train", "test", "train-policy", "train-value", "all")
+    default_turns = 20
+    instructions = INSTRUCTIONS
+    reply_format = "single-action"
+
+    def __init__(
+        self,
+        *,
+        min_depth: int = 0,
+        max_depth: int = 99,
+        max_turns: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(max_turns=max_turns, render_mode=render_mode)
+        self.depths = (min_depth, max_depth)
+        self._book = recipe_book()
+        self.goal = ""
+        self.inventory: dict[str, int] = {}
+
+    def tasks(self, split: str) -> Sequence[str]:
+        """Ids of the split's goals whose depth is within the bounds."""
+        low, high = self.depths
+        return [t for t in split_tasks(split) if low <= self._depth(t) <= high]
+
+    def _depth(self, task: str) -> int:
+        return self._book.depths[self._book.goals[int(task)]]
+
+    def _reset(self, task: str) -> str:
+        if task not in _task_set():
+            raise UnknownName("TextCraft task", task, _task_set())
+        self.inventory = {}
+        self.goal = self._book.goals[int(task)]
+        return opening(self.goal, self.seed)
+
+    def fork(self) -> Self:
+        """A copy, in constant time."""
+        twin = self._shallow_copy()
+        twin.inventory = self.inventory.copy()
+        return twin
+
+    def _step(self, action: str) -> Step:
+        if action.startswith("craft ") and (match := _CRAFT.match(action)):
+            return self._craft(match[1], match[2])
+        if match := _GET.match(action):
+            return Step(self._get(match[1], match[2]))
+        if action.startswith("inventory"):
+            return Step(self._inventory())
+        if len(_MARKER.findall(action)) > 1:
+            return Step(SINGLE_ACTION)
+        return Step(f"Could not execute {action}")
+
+    def _get(self, count: str, words: str) -> str:
+        name, book = item_id(words), self._book
+        known = name in book.items and not (name in book.tags or book.craftable(name))
+        if not known or len(count) > MAX_DIGITS:
+            return f"Could not find {words}"
+        self.inventory[name] = self.inventory.get(name, 0) + int(count)
+        return f"Got {int(count)} {words}"
+
+    def _inventory(self) -> str:
+        if not self.inventory:
+            return "Inventory: You are not carrying anything."
+        return "Inventory: " + "".join(f"[{plain(i)}] ({n}) " for i, n in self.inventory.items())
+
+    def _craft(self, target: str, ingredients: str) -> Step:
+        counted = _COUNTED.match(target)
+        number, words = (counted[1], counted[2]) if counted else ("1", target)
+        typed: list[tuple[str, int]] = []
+        for part in ingredients.split(","):
+            match = _COUNTED.match(part.strip())
+            if match is None or len(match[1]) > MAX_DIGITS or len(number) > MAX_DIGITS:
+                return Step(f"Wrong item format: {part.strip()}")
+            typed.append((item_id(match[2]), int(match[1])))
+        wanted = item_id(words)
+        is_tag = wanted in self._book.tags
+        carried = self.inventory
+        if any(i in self._book.tags or carried.get(i, -1) < n for i, n in typed):
+            return Step(f"Could not find enough items to craft {None if is_tag else wanted}")
+        recipe = None if is_tag else self._matching(wanted, typed)
+        if recipe is None:
+            return Step(_no_recipe(wanted, is_tag, int(number)))
+        self._exchange(typed, recipe)
+        done = recipe.output == self.goal
+        made = f"Crafted {recipe.count} {recipe.output}"
+        return Step(made, 1.0, True, {"success": True}) if done else Step(made)
+
+    def _matching(self, wanted: str, typed: list[tuple[str, int]]) -> Recipe | None:
+        """The first recipe for `wanted` that takes exactly what was typed."""
+        for recipe in self._book.by_item.get(wanted, ()):
+            left = typed.copy()
+            for ingredient in recipe.inputs:
+                found = next((t for t in left if self._fits(t[0], ingredient)), None)
+                if found is None or found[1] != ingredient.count:
+                    break
+                left.remove(found)
+            else:
+                if not left:
+                    return recipe
+        return None
+
+    def _fits(self, item: str, ingredient: Ingredient) -> bool:
+        if ingredient.is_tag:
+            return self._book.tag_of.get(item) == ingredient.name
+        return item == ingredient.name
+
+    def _exchange(self, paid: list[tuple[str, int]], recipe: Recipe) -> None:
+        for item, count in paid:
+            self.inventory[item] -= count
+            if self.inventory[item] == 0:
+                del self.inventory[item]
+        self.inventory[recipe.output] = self.inventory.get(recipe.output, 0) + recipe.count
+
+
+def _no_recipe(wanted: str, is_tag: bool, count: int) -> str:
+    tag, item = (repr(wanted), None) if is_tag else (None, repr(wanted))
+    of = f"ItemTagWithCount(item_tag=ItemTag(tag={tag}, item_id={item}), count={count})"
+    return f"Could not find a valid recipe for {of}"
+
+
+@lru_cache(maxsize=4096)
+def opening(goal: str, seed: int) -> str:
+    """The first observation: the commands that lead to the goal, up to ten others, and the goal.
+
+    Which others, and in what order, is decided by a hash of (seed, command): the same everywhere.
+    """
+    book = recipe_book()
+    needed = book.closure(goal)
+    commands = {recipe.command for recipe in needed}
+    others: set[str] = set()
+    for name in dict.fromkeys(i.name for recipe in needed for i in recipe.inputs):
+        uses = (recipe.command for recipe in book.uses.get(name, ()))
+        others |= set(_shuffled(uses, seed, name)[:DISTRACTORS])
+    shown = [*commands, *_shuffled(others - commands, seed, goal)[:DISTRACTORS]]
+    lines = "\n".join(_shuffled(shown, seed, "commands"))
+    return f"Crafting commands:\n{lines}\n\nGoal: craft {plain(goal)}."
+
+
+def _shuffled(commands: Iterable[str], seed: int, purpose: str) -> list[str]:
+    salt = f"{seed}|{purpose}|"
+    return sorted(commands, key=lambda c: blake2b((salt + c).encode(), digest_size=8).digest())
+
+
+# --- tasks ------------------------------------------------------------------------------------------
+
+
+@cache
+def split_tasks(split: str) -> tuple[str, ...]:
+    """Task ids of a split, in order of depth. Every third train goal is kept for value functions."""
+    train = _spread(TRAIN)
+    known = {
+        "train": train,
+        "test": _spread(TEST),
+        "train-policy": tuple(t for k, t in enumerate(train) if k % 3 != 2),
+        "train-value": tuple(t for k, t in enumerate(train) if k % 3 == 2),
+        "all": tuple(str(k) for k in range(len(recipe_book().goals))),
+    }
+    if split not in known:
+        raise UnknownName("TextCraft split", split, known)
+    return known[split]
+
+
+def _spread(ranges: Iterable[tuple[int, int]]) -> tuple[str, ...]:
+    return tuple(str(k) for low, high in ranges for k in range(low, high + 1))
+
+
+@cache
+def _task_set() -> frozenset[str]:
+    return frozenset(split_tasks("all"))

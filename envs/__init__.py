@@ -39,7 +39,8 @@ def make(env_id: str, **kwargs: Any) -> "TextEnv":
 
     factory = _factory(env_id, kwargs)
     if isinstance(factory, type) and issubclass(factory, TextEnv):
-        return factory(**kwargs)
+        native: TextEnv = factory(**kwargs)
+        return native
     return PlainEnv(factory, **kwargs)
 
 

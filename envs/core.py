@@ -165,7 +165,6 @@ class TextEnv(gymnasium.Env[str, str]):
         Raises ForkError where the replay shows another observation than the original.
         """
         twin = self.spawn()
-        twin.counts = self.counts
         twin.reset(seed=self.seed, options={"task": self.task})
         for action in self.history:
             twin.step(action)
@@ -180,11 +179,13 @@ class TextEnv(gymnasium.Env[str, str]):
         return twin
 
     def spawn(self) -> Self:
-        """A new environment made with the same arguments as this one."""
+        """A new environment made with the same arguments; its work goes on the same bill."""
         args, kwargs = self._arguments
-        return type(self)(*args, **kwargs)
+        twin = type(self)(*args, **kwargs)
+        twin.counts = self.counts
+        return twin
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """The current observation (render mode "ansi")."""
         return self.observation if self.render_mode == "ansi" else None
 

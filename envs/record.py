@@ -121,7 +121,8 @@ class Trajectory:
 
         Raises LogError where a turn has none.
         """
-        pairs, whole = [], ()
+        pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        whole: tuple[int, ...] = ()
         for index, turn in enumerate(self.turns):
             if turn.tokens is None:
                 raise LogError(f"turn {index} of task {self.task.id} has no token ids")
@@ -205,3 +206,8 @@ def trajectory_from_json(row: Json, task: Task) -> Trajectory:
         row.get("success"),
         row.get("info", {}),
     )
+
+
+def fields_to_json(value: Task | Usage) -> Json:
+    """A flat record's fields by name."""
+    return {name: getattr(value, name) for name in value.__slots__}

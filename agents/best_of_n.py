@@ -1,0 +1,51 @@
+"""Best-of-N: N independent rollouts, one scorer, the highest-scored path is submitted."""
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from turnbench.agents.core import Population
+from turnbench.agents.model import Model
+from turnbench.agents.react import ReActPolicy
+from turnbench.agents.rollout import finish_all, play, start_many
+from turnbench.agents.scorers import Scorer, make_scorer
+from turnbench.envs.core import TextEnv
+from turnbench.envs.errors import ConfigError
+from turnbench.envs.record import Task
+
+
+class BestOfN:
+    """N rollouts in step, so that each turn is one batch. Other options are ReActPolicy's.
+
+    `scorer` is a Scorer or the name of one; "return" makes this an oracle, and says so.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        n: int = 8,
+        scorer: Scorer | str = "return",
+        style: Literal["plain", "thought"] = "plain",
+        instructions: bool = True,
+        history: int | None = None,
+        reasoning: Literal["keep", "drop"] = "keep",
+    ) -> None:
+        if n < 1:
+            raise ConfigError(f"n is {n}; it must be at least 1")
+        self.n = n
+        self.scorer = make_scorer(scorer) if isinstance(scorer, str) else scorer
+        self.policy = ReActPolicy(model, style, instructions, history, reasoning)
+        self.privileges: tuple[str, ...] = ("oracle",) if self.scorer.oracle else ()
+
+    def solve(self, env: TextEnv, task: Task, rng: np.random.Generator) -> Population:
+        """Play the task N times and choose. Failed paths are never chosen while another is left."""
+        rollouts = start_many(env, task, rng, self.n)
+        play(rollouts, self.policy)
+        paths = finish_all(rollouts)
+        whole = [k for k, path in enumerate(paths) if path.failure is None]
+        scores = [-math.inf] * self.n
+        for k, score in zip(whole, self.scorer.score([paths[k] for k in whole], rng), strict=True):
+            scores[k] = score
+        return Population(paths, int(np.argmax(scores)), scores=tuple(scores))

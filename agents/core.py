@@ -1,0 +1,131 @@
+"""Agent: a way to solve a task; Population: what it returns; selectors: what can be made of that."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from turnbench.envs.core import TextEnv
+from turnbench.envs.record import (
+    Failure,
+    Json,
+    Task,
+    Trajectory,
+    Usage,
+    fields_to_json,
+    trajectory_from_json,
+    trajectory_to_json,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """What an agent returns: paths, their log-weights (up to a constant), and the one it submits.
+
+    `scores` holds the selecting scorer's numbers, one a path, where there was one.
+    """
+
+    trajectories: tuple[Trajectory, ...]
+    chosen: int = 0
+    log_weights: tuple[float, ...] = ()
+    scores: tuple[float, ...] = ()
+    usage: Usage = Usage()
+
+    def __post_init__(self) -> None:
+        size = len(self.trajectories)
+        if not 0 <= self.chosen < size:
+            raise ValueError(f"chosen is {self.chosen}, but there are {size} trajectories")
+        for name, values in (("log_weights", self.log_weights), ("scores", self.scores)):
+            if values and len(values) != size:
+                raise ValueError(f"{len(values)} {name} for {size} trajectories")
+
+    @property
+    def best(self) -> Trajectory:
+        """The submitted trajectory."""
+        return self.trajectories[self.chosen]
+
+
+def population_to_json(population: Population) -> Json:
+    """JSON object of a population; minus infinity becomes "-inf", as JSON has no such number."""
+    return {
+        "task": fields_to_json(population.best.task),
+        "chosen": population.chosen,
+        "trajectories": [trajectory_to_json(t) for t in population.trajectories],
+        "log_weights": [_number(w) for w in population.log_weights],
+        "scores": [_number(s) for s in population.scores],
+        "usage": fields_to_json(population.usage),
+    }
+
+
+def population_from_json(row: Json) -> Population:
+    """Inverse of `population_to_json`."""
+    task = Task(**row["task"])
+    return Population(
+        tuple(trajectory_from_json(t, task) for t in row["trajectories"]),
+        row["chosen"],
+        tuple(float(w) for w in row["log_weights"]),
+        tuple(float(s) for s in row["scores"]),
+        Usage(**row["usage"]),
+    )
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def failed(task: Task, failure: Failure, usage: Usage = Usage()) -> Population:
+    """The population of an episode of which nothing is known but how it failed."""
+    path = Trajectory(task, (), "", failure.outcome, failure.message)
+    return Population((path,), usage=usage)
+
+
+class Agent(Protocol):
+    """A way to solve tasks. It is made anew for each episode, so it may keep state in between.
+
+    `privileges` names what it used beyond playing: "oracle" (it saw true rewards before choosing).
+    """
+
+    privileges: tuple[str, ...]
+
+    def solve(self, env: TextEnv, task: Task, rng: np.random.Generator) -> Population:
+        """Play `task` in `env` and its copies, drawing only from `rng`."""
+        ...
+
+
+# --- selectors: numbers that one population answers for all --------------------------------------
+
+
+def _weights(population: Population) -> np.ndarray[Any, np.dtype[np.float64]]:
+    logs = np.array(population.log_weights or np.zeros(len(population.trajectories)))
+    logs = np.where([t.missing for t in population.trajectories], -np.inf, logs)
+    if np.all(np.isneginf(logs)):
+        raise ValueError("no trajectory has weight")
+    shifted = np.exp(logs - logs.max())
+    return shifted / shifted.sum()  # type: ignore[no-any-return]
+
+
+def _returns(population: Population) -> Sequence[float]:
+    return [t.ret for t in population.trajectories]
+
+
+def oracle_max(population: Population) -> float:
+    """The highest true return of all paths: pass@N, and what AMC's tables report."""
+    return max(t.ret for t in population.trajectories if not t.missing)
+
+
+def max_weight(population: Population) -> float:
+    """The return of the path with the largest weight (the first of equals)."""
+    return _returns(population)[int(np.argmax(_weights(population)))]
+
+
+def sample_by_weight(population: Population, rng: np.random.Generator) -> float:
+    """The return of one path drawn by weight: a posterior sample."""
+    weights = _weights(population)
+    return _returns(population)[int(rng.choice(len(weights), p=weights))]
+
+
+def population_mean(population: Population) -> float:
+    """The weighted mean return: the posterior's expected return."""
+    return float(_weights(population) @ np.array(_returns(population)))

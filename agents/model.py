@@ -1,0 +1,144 @@
+"""Model: anything that continues conversations. Backends live in api.py, hf.py and vllm.py."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+from turnbench.envs.record import Failure, Outcome, Usage
+
+
+class Message(NamedTuple):
+    """One message of a conversation; `role` is "system", "user" or "assistant"."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw a completion. Temperature 0 is greedy; `max_tokens` bounds the completion."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 256
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.max_tokens < 1:
+            raise ValueError(f"temperature >= 0, 0 < top_p <= 1 and max_tokens >= 1 wanted: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A conversation to continue, and the seed of the sample to draw.
+
+    The first `covered` messages were sent and sampled before as exactly the token ids `context`:
+    a local model extends these and never tokenises that text again. An API model has no use for it.
+    """
+
+    messages: tuple[Message, ...]
+    seed: int = 0
+    context: tuple[int, ...] = ()
+    covered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A model's answer. `finish` is "length" where `max_tokens` cut it.
+
+    Local models give the whole prompt's ids, the sampled ids (with the end-of-turn token, if it was
+    sampled) and a natural log-prob for each. API models may give log-probs without ids.
+    """
+
+    text: str
+    finish: Literal["stop", "length"] = "stop"
+    usage: Usage = Usage()
+    prompt_ids: tuple[int, ...] = ()
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+
+Answer = Completion | Failure
+
+
+class Model(Protocol):
+    """Continues conversations, many per call and from many threads at once.
+
+    What goes wrong with one prompt is a Failure in its place and leaves the others alone.
+    """
+
+    name: str
+    sampling: Sampling
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Answer]:
+        """One answer for each prompt, in order; `sampling` None takes the model's own."""
+        ...
+
+    def close(self) -> None:
+        """Release what the model holds."""
+        ...
+
+
+class ScriptedModel:
+    """A model whose answers are computed by a function of the prompt: for tests and examples."""
+
+    def __init__(self, answer: Callable[[Prompt], str | Answer], name: str = "scripted") -> None:
+        self.answer, self.name, self.sampling = answer, name, Sampling()
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Answer]:
+        """The function's answers; words stand for tokens in the usage."""
+        return [self._one(prompt) for prompt in prompts]
+
+    def _one(self, prompt: Prompt) -> Answer:
+        answer = self.answer(prompt)
+        if not isinstance(answer, str):
+            return answer
+        asked = sum(len(m.content.split()) for m in prompt.messages)
+        return Completion(answer, usage=Usage(1, asked, 0, len(answer.split())))
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one episode may use; None is without bound."""
+
+    model_calls: int | None = None
+    seconds: float | None = None
+
+
+class Metered:
+    """A model with a bill and a budget, made anew for each episode.
+
+    Once the budget is used up every prompt is answered by a Failure with outcome `timeout`.
+    """
+
+    def __init__(self, model: Model, budget: Budget = Budget()) -> None:
+        self.model, self.budget = model, budget
+        self.name, self.sampling = model.name, model.sampling
+        self.usage = Usage()
+        self._started = time.monotonic()
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Answer]:
+        """The model's answers, billed, for as many prompts as the budget allows."""
+        allowed, why = self._allowance(len(prompts))
+        answers = self.model.generate(prompts[:allowed], sampling) if allowed else []
+        for answer in answers:
+            if isinstance(answer, Completion):
+                self.usage += answer.usage
+        return [*answers, *(Failure(Outcome.TIMEOUT, why) for _ in prompts[allowed:])]
+
+    def _allowance(self, wanted: int) -> tuple[int, str]:
+        calls, seconds = self.budget.model_calls, self.budget.seconds
+        if seconds is not None and time.monotonic() - self._started > seconds:
+            return 0, f"the episode's {seconds:g} seconds are used up"
+        if calls is None:
+            return wanted, ""
+        return min(
+            wanted, max(0, calls - self.usage.model_calls)
+        ), f"all {calls} model calls are used up"
+
+    def close(self) -> None:
+        """The model outlives its meters."""

@@ -1,0 +1,133 @@
+"""Rollout: a live path, which is also the particle of search; `play` advances many to their ends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+
+from turnbench.agents.model import Completion
+from turnbench.envs.core import TextEnv
+from turnbench.envs.record import Failure, Outcome, Task, Tokens, Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What a policy decided: the text for the environment, and the completion it was read from."""
+
+    action: str
+    completion: Completion | None = None
+
+
+class Policy(Protocol):
+    """Chooses the next move of each of several rollouts (agents/react.py has the usual one)."""
+
+    def act(self, rollouts: Sequence["Rollout"]) -> list[Move | Failure]:
+        """One move, or the failure to make one, for each rollout."""
+        ...
+
+
+class Rollout:
+    """An environment, the turns played in it so far, and a random generator of its own.
+
+    `context` are the token ids of the whole conversation up to the last sampled token.
+    """
+
+    __slots__ = ("context", "env", "failure", "info", "observation", "rng", "task", "truncated", "turns")
+
+    def __init__(self, env: TextEnv, task: Task, rng: np.random.Generator) -> None:
+        self.env, self.task, self.rng = env, task, rng
+        self.turns: list[Turn] = []
+        self.observation = ""
+        self.context: tuple[int, ...] = ()
+        self.failure: Failure | None = None
+        self.truncated = False
+        self.info: dict[str, object] = {}
+
+    @classmethod
+    def start(cls, env: TextEnv, task: Task, rng: np.random.Generator) -> Self:
+        """Reset `env` to `task`. An environment that fails to is a failed rollout, not an exception."""
+        rollout = cls(env, task, rng)
+        try:
+            rollout.observation, _ = env.reset(seed=task.seed, options={"task": task.id})
+        except Exception as error:
+            rollout.failure = Failure.of(error, Outcome.ENV_ERROR)
+        return rollout
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can be played."""
+        return self.failure is not None or self.env.over
+
+    def advance(self, move: Move | Failure) -> None:
+        """Play one turn, or end with the failure to make one."""
+        if isinstance(move, Failure):
+            self.failure = move
+            return
+        try:
+            seen, reward, _, self.truncated, self.info = self.env.step(move.action)
+        except Exception as error:
+            self.failure = Failure.of(error, Outcome.ENV_ERROR)
+            return
+        self.turns.append(self._turn(move, reward))
+        self.observation = seen
+
+    def _turn(self, move: Move, reward: float) -> Turn:
+        done = move.completion
+        if done is None:
+            return Turn(self.observation, move.action, reward)
+        text = None if done.text == move.action else done.text
+        tokens = None
+        if done.logprobs:
+            keep = _common(self.context, done.prompt_ids)
+            tokens = Tokens(keep, done.prompt_ids[keep:], done.ids, done.logprobs)
+            self.context = done.prompt_ids + done.ids
+        return Turn(self.observation, move.action, reward, text, tokens)
+
+    def fork(self) -> "Rollout":
+        """An independent copy of the path so far, with a random generator spawned from this one's."""
+        twin = Rollout(self.env.fork(), self.task, self.rng.spawn(1)[0])
+        twin.turns = self.turns.copy()
+        twin.observation, twin.context = self.observation, self.context
+        twin.failure, twin.truncated, twin.info = self.failure, self.truncated, dict(self.info)
+        return twin
+
+    def finish(self) -> Trajectory:
+        """The path as a record."""
+        outcome = Outcome.TRUNCATED if self.truncated or not self.env.over else Outcome.OK
+        success = self.info.get("success")
+        return Trajectory(
+            self.task,
+            tuple(self.turns),
+            self.observation,
+            outcome if self.failure is None else self.failure.outcome,
+            None if self.failure is None else self.failure.message,
+            None if success is None else bool(success),
+        )
+
+
+def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    if right[: len(left)] == left:
+        return len(left)
+    pairs = zip(left, right, strict=False)
+    return next(k for k, (a, b) in enumerate(pairs) if a != b) if left and right else 0
+
+
+def start_many(env: TextEnv, task: Task, rng: np.random.Generator, count: int) -> list[Rollout]:
+    """`count` independent rollouts of `task`: one in `env`, the others in new environments like it."""
+    envs = [env, *(env.spawn() for _ in range(count - 1))]
+    return [Rollout.start(e, task, r) for e, r in zip(envs, rng.spawn(count), strict=True)]
+
+
+def play(rollouts: Sequence[Rollout], policy: Policy) -> None:
+    """Advance all rollouts, in step, until each is over: one batch of model calls a turn."""
+    while live := [rollout for rollout in rollouts if not rollout.over]:
+        for rollout, move in zip(live, policy.act(live), strict=True):
+            rollout.advance(move)
+
+
+def finish_all(rollouts: Sequence[Rollout]) -> tuple[Trajectory, ...]:
+    """The records of all rollouts; closes every environment but the first, which is the caller's."""
+    for rollout in rollouts[1:]:
+        rollout.env.close()
+    return tuple(rollout.finish() for rollout in rollouts)

@@ -6,7 +6,6 @@ file here and one line below. Other packages bring theirs through an entry point
 """
 
 import importlib
-from collections.abc import Callable
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
@@ -39,8 +38,7 @@ def make(env_id: str, **kwargs: Any) -> "TextEnv":
 
     factory = _factory(env_id, kwargs)
     if isinstance(factory, type) and issubclass(factory, TextEnv):
-        native: TextEnv = factory(**kwargs)
-        return native
+        return factory(**kwargs)
     return PlainEnv(factory, **kwargs)
 
 
@@ -49,12 +47,13 @@ def list_envs() -> list[str]:
     return [*ENVS, *sorted({*_plugins(), *_registered()} - ENVS.keys())]
 
 
-def _factory(env_id: str, kwargs: dict[str, Any]) -> Callable[..., Any]:
+def _factory(env_id: str, kwargs: dict[str, Any]) -> Any:
+    """What makes the environment: a TextEnv class, or anything else that returns a Gymnasium one."""
     entry = ENVS.get(env_id)
     if entry is not None:
         return _load(entry)
     if env_id in _plugins():
-        return _plugins()[env_id].load()  # type: ignore[no-any-return]
+        return _plugins()[env_id].load()
     module, _, name = env_id.rpartition(":")
     if module:
         _import(module, env_id)
@@ -68,9 +67,9 @@ def _factory(env_id: str, kwargs: dict[str, Any]) -> Callable[..., Any]:
     return partial(gymnasium.make, name, disable_env_checker=True)
 
 
-def _load(entry: str) -> Callable[..., Any]:
+def _load(entry: str) -> Any:
     module, _, name = entry.partition(":")
-    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+    return getattr(importlib.import_module(module), name)
 
 
 def _is_text_env(entry: str) -> bool:

@@ -84,6 +84,7 @@ class TextEnv(gymnasium.Env[str, str]):
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keep the arguments, from which `spawn` makes an environment like this one."""
         env = super().__new__(cls)
         env._arguments = (args, kwargs)
         return env

@@ -95,14 +95,14 @@ class Rollout:
     def finish(self) -> Trajectory:
         """The path as a record."""
         outcome = Outcome.TRUNCATED if self.truncated or not self.env.over else Outcome.OK
-        success = self.info.get("success")
+        success = bool(self.info.get("success")) if self.env.has_success else None
         return Trajectory(
             self.task,
             tuple(self.turns),
             self.observation,
             outcome if self.failure is None else self.failure.outcome,
             None if self.failure is None else self.failure.message,
-            None if success is None else bool(success),
+            success,
         )
 
 

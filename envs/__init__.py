@@ -94,5 +94,9 @@ def _plugins() -> dict[str, EntryPoint]:
 
 def _registered() -> list[str]:
     """Ids in Gymnasium's registry that are not its own examples."""
-    own = ("gymnasium.", "shimmy.", "<function _raise_shimmy")
-    return [name for name, spec in registry.items() if not str(spec.entry_point).startswith(own)]
+
+    def module(entry: Any) -> str:
+        return entry if isinstance(entry, str) else str(getattr(entry, "__module__", ""))
+
+    own = ("gymnasium.", "shimmy.")
+    return [name for name, spec in registry.items() if not module(spec.entry_point).startswith(own)]

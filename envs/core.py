@@ -78,6 +78,10 @@ class TextEnv(gymnasium.Env[str, str]):
     default_turns: ClassVar[int] = 20
     instructions: str = ""
     """What a newcomer must know to act here, in the second person; agents put it into the prompt."""
+    has_success: bool = False
+    """Whether the last step's `info["success"]` tells if the task was solved (absent: it was not)."""
+    return_range: tuple[float, float] | None = None
+    """The lowest and highest return of an episode, where it is known."""
     reply_format: ClassVar[str] = "last-action"
     """How AgentGym reads a Thought/Action reply in this world (agents/react.py has the rules)."""
 
@@ -119,6 +123,10 @@ class TextEnv(gymnasium.Env[str, str]):
         """Play one turn. Must answer any text without raising."""
 
     # --- what everybody calls ----------------------------------------------------------------
+
+    def data_digest(self) -> str:
+        """Digest of the data behind this world, "" where it has none besides its code."""
+        return ""
 
     @property
     def rng(self) -> np.random.Generator:
@@ -219,6 +227,7 @@ class PlainEnv(TextEnv):
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         self.inner: gymnasium.Env[str, str] = factory(**kwargs).unwrapped
         self.instructions = str(getattr(self.inner, "instructions", ""))
+        self.return_range = getattr(self.inner, "return_range", None)
         self._truncated = False
 
     def tasks(self, split: str) -> Sequence[str]:
@@ -235,6 +244,7 @@ class PlainEnv(TextEnv):
     def _step(self, action: str) -> Step:
         observation, reward, terminated, truncated, info = self.inner.step(action)
         self._truncated = bool(truncated)
+        self.has_success = self.has_success or "success" in info
         success = {"success": info["success"]} if "success" in info else {}
         return Step(_text(observation, "step"), float(reward), bool(terminated), success)
 

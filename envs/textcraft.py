@@ -245,6 +245,8 @@ class TextCraft(TextEnv):
     splits = ("train", "test", "train-policy", "train-value", "all")
     default_turns = 20
     instructions = INSTRUCTIONS
+    has_success = True
+    return_range = (0.0, 1.0)
     reply_format = "single-action"
 
     def __init__(
@@ -275,6 +277,10 @@ class TextCraft(TextEnv):
         self.inventory = {}
         self.goal = self._book.goals[int(task)]
         return opening(self.goal, self.seed)
+
+    def data_digest(self) -> str:
+        """Digest of all commands in the order in which the game knows them."""
+        return _commands_digest()
 
     def fork(self) -> Self:
         """A copy, in constant time."""
@@ -405,6 +411,12 @@ def split_tasks(split: str) -> tuple[str, ...]:
 
 def _spread(ranges: Iterable[tuple[int, int]]) -> tuple[str, ...]:
     return tuple(str(k) for low, high in ranges for k in range(low, high + 1))
+
+
+@cache
+def _commands_digest() -> str:
+    lines = [recipe.command for recipes in recipe_book().by_item.values() for recipe in recipes]
+    return blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
 
 
 @cache

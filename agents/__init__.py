@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from turnbench.agents.model import Model
 
 AGENTS: dict[str, str] = {
+    "amc": "turnbench.agents.amc:AMC",
     "best_of_n": "turnbench.agents.best_of_n:BestOfN",
     "react": "turnbench.agents.react:ReAct",
 }

@@ -86,10 +86,15 @@ class Rollout:
 
     def fork(self) -> "Rollout":
         """An independent copy of the path so far, with a random generator spawned from this one's."""
-        twin = Rollout(self.env.fork(), self.task, self.rng.spawn(1)[0])
+        twin = Rollout(self.env, self.task, self.rng.spawn(1)[0])
         twin.turns = self.turns.copy()
         twin.observation, twin.context = self.observation, self.context
         twin.failure, twin.truncated, twin.info = self.failure, self.truncated, dict(self.info)
+        if not self.over:  # an ended path needs no world of its own
+            try:
+                twin.env = self.env.fork()
+            except Exception as error:
+                twin.failure = Failure.of(error, Outcome.ENV_ERROR)
         return twin
 
     def finish(self) -> Trajectory:
@@ -126,8 +131,9 @@ def play(rollouts: Sequence[Rollout], policy: Policy) -> None:
             rollout.advance(move)
 
 
-def finish_all(rollouts: Sequence[Rollout]) -> tuple[Trajectory, ...]:
-    """The records of all rollouts; closes every environment but the first, which is the caller's."""
-    for rollout in rollouts[1:]:
-        rollout.env.close()
+def finish_all(rollouts: Sequence[Rollout], mine: TextEnv) -> tuple[Trajectory, ...]:
+    """The records of all rollouts; closes every environment but `mine`, which is the caller's."""
+    for rollout in rollouts:
+        if rollout.env is not mine:
+            rollout.env.close()
     return tuple(rollout.finish() for rollout in rollouts)

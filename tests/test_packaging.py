@@ -27,7 +27,16 @@ def test_wheel_holds_every_module_and_data_file(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tree / name)
     for name in PACKAGES:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns(*KEPT_OUT))
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(tree)]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path),
+        str(tree),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:

@@ -274,7 +274,7 @@ class Crew:
         if population.best.missing:
             with suppress(Exception):
                 worlds.pop(key.env).close()
-        return replace(population, usage=_bill(model, counts))
+        return replace(population, usage=population.usage + _bill(model, counts))
 
     def _solve(self, key: Key, task: Task, env: TextEnv, model: Metered | None) -> Population:
         rng = np.random.default_rng(mix(key.seed, task.env, key.task, key.agent))

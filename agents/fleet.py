@@ -13,7 +13,7 @@ thing: agents/amc.py with `value: {value: zero_shot, style: reflect}`.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -41,6 +41,14 @@ class Record:
     value: float
     round: int
     drawn: int = 0
+
+
+@dataclass(slots=True)
+class Memory:
+    """All states recorded so far, and those that were worth nothing and were given up."""
+
+    records: list[Record] = field(default_factory=list)
+    hopeless: list[Rollout] = field(default_factory=list)
 
 
 class Fleet:
@@ -90,30 +98,32 @@ class Fleet:
         self.value.check(env, task.env)
         if self.n > 1 and self.every < env.max_turns:
             refuse_unforkable(env, task)
-        fleet, ended, records = start_many(env, task, rng, self.n), [], list[Record]()
+        memory, ended = Memory(), list[Rollout]()
+        fleet = start_many(env, task, rng, self.n)
         for now in range(1, env.max_turns + 1):
-            for agent, move in zip(fleet, self.policy.act(fleet), strict=True):
-                agent.advance(move)
             ended += [agent for agent in fleet if agent.over]
             fleet = [agent for agent in fleet if not agent.over]
             if not fleet:
                 break
-            if now % self.every == 0 and now < env.max_turns:
-                fleet = self._draw(fleet, records, now, rng)
-        return self._population(ended + fleet, records, env)
+            if now > 1 and (now - 1) % self.every == 0:
+                fleet = self._draw(fleet, memory, now, rng)
+            for agent, move in zip(fleet, self.policy.act(fleet), strict=True):
+                agent.advance(move)
+        return self._population(ended + fleet, memory, env)
 
     def _draw(
-        self, fleet: list[Rollout], records: list[Record], now: int, rng: np.random.Generator
+        self, fleet: list[Rollout], memory: Memory, now: int, rng: np.random.Generator
     ) -> list[Rollout]:
         """Record the fleet's states, then draw as many from all that are recorded."""
         values = estimates(self.value, fleet)
-        records += [Record(s, v, now) for s, v in zip(fleet, values, strict=True) if v > 0]
-        if not records:
+        memory.records += [Record(s, v, now) for s, v in zip(fleet, values, strict=True) if v > 0]
+        if not memory.records:
             return fleet
+        memory.hopeless += [s for s, v in zip(fleet, values, strict=True) if not v > 0]
         drawn = []
-        for k in draw(self._odds(records, now), len(fleet), rng):
-            records[k].drawn += 1
-            drawn.append(records[k].state.fork())
+        for k in draw(self._odds(memory.records, now), len(fleet), rng):
+            memory.records[k].drawn += 1
+            drawn.append(memory.records[k].state.fork())
         return drawn
 
     def _odds(self, records: Sequence[Record], now: int) -> Floats:
@@ -125,24 +135,21 @@ class Fleet:
             weights = np.where(values >= FILTER * values.max(), weights, 0.0)
         return weights / weights.sum()  # type: ignore[no-any-return]
 
-    def _population(self, agents: list[Rollout], records: list[Record], mine: TextEnv) -> Population:
+    def _population(self, agents: list[Rollout], memory: Memory, mine: TextEnv) -> Population:
         """The fleet's paths. A recorded state that nobody went on from is a path given up."""
         asked = [agent for agent in agents if not agent.missing]
         values = dict(zip(map(id, asked), estimates(self.value, asked), strict=True))
         scores = [values.get(id(agent), -math.inf) for agent in agents]
-        dead = finish_all([r.state for r in records if not r.drawn], mine, others=agents)
-        finish_all([r.state for r in records if r.drawn], mine, others=agents)
-        paths = finish_all(agents, mine)
-        submitted = (
-            [-math.inf if path.missing else path.ret for path in paths]
-            if self.select == "oracle"
-            else scores
-        )
+        given_up = memory.hopeless + [r.state for r in memory.records if not r.drawn]
+        gone_on = [r.state for r in memory.records if r.drawn]
+        discarded = finish_all(given_up, mine, others=[*agents, *gone_on])
+        paths = finish_all([*agents, *gone_on], mine)[: self.n]
+        returns = [-math.inf if path.missing else path.ret for path in paths]
         return Population(
             paths,
-            int(np.argmax(submitted)),
+            int(np.argmax(returns if self.select == "oracle" else scores)),
             scores=tuple(scores),
             usage=self.value.usage,
-            discarded=dead,
+            discarded=discarded,
             fallbacks=self.value.fallbacks,
         )

@@ -103,7 +103,8 @@ def _invert(uniforms: Floats, weights: Floats) -> Indices:
     """The inverse of the cumulative weights at sorted `uniforms`; never a particle of weight 0."""
     edges = np.cumsum(weights)
     edges /= edges[-1]  # rounding must not leave a gap below 1
-    return np.searchsorted(edges, np.minimum(uniforms, BELOW_ONE), side="right")
+    parents: Indices = np.searchsorted(edges, np.minimum(uniforms, BELOW_ONE), side="right")
+    return parents
 
 
 Resampler = Callable[[Floats, np.random.Generator], Indices]

@@ -199,10 +199,8 @@ def read_score(text: str) -> float | None:
 
 def read_final_score(text: str) -> float | None:
     """A tenth of the last "Final score: k" in `text` if k is from 0 to 10, else None."""
-    found = None
-    for found in _FINAL.finditer(text):
-        pass
-    return _in_range(found, 10.0)
+    found = list(_FINAL.finditer(text))
+    return _in_range(found[-1] if found else None, 10.0)
 
 
 def _in_range(found: re.Match[str] | None, highest: float) -> float | None:

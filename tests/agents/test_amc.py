@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from turnbench.agents import core
 from turnbench.agents.amc import AMC, Cloud
 from turnbench.agents.best_of_n import BestOfN

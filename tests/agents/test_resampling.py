@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from turnbench.agents.resampling import RESAMPLERS, Weights, draw, resampler
 from turnbench.envs.errors import UnknownName
 

@@ -214,7 +214,7 @@ class AMC:
 
     def _schedule(self, env: TextEnv, task: Task) -> "Schedule":
         """When to weigh and resample in this world; refuses what can't be played at all."""
-        self.value.check(env, task.env)
+        self.value.check(task.env)
         schedule = self._wanted(env, task)
         if schedule.turns and self.n > 1:
             refuse_unforkable(env, task)

@@ -95,7 +95,7 @@ class Fleet:
 
     def solve(self, env: TextEnv, task: Task, rng: np.random.Generator) -> Population:
         """Step, record and draw, until all agents have ended or the rounds are used up."""
-        self.value.check(env, task.env)
+        self.value.check(task.env)
         if self.n > 1 and self.every < env.max_turns:
             refuse_unforkable(env, task)
         memory, ended = Memory(), list[Rollout]()

@@ -12,7 +12,6 @@ from typing import Any, Literal
 from turnbench.agents import check_options, make_model
 from turnbench.agents.model import Answer, Completion, Message, Metered, Model, Prompt, Sampling
 from turnbench.agents.rollout import Rollout
-from turnbench.envs.core import TextEnv
 from turnbench.envs.errors import ConfigError, UnknownName
 from turnbench.envs.record import Turn, Usage
 
@@ -37,7 +36,7 @@ class Value(ABC):
         """What was spent on models other than the agent's own."""
         return Usage()
 
-    def check(self, env: TextEnv, env_id: str) -> None:
+    def check(self, env_id: str) -> None:
         """Refuse a world that this value function isn't for. Raises ConfigError."""
         return None
 
@@ -229,6 +228,11 @@ VALUES: dict[str, type[Value]] = {
 }
 
 
+def is_value_folder(name: str) -> bool:
+    """Whether `name` is the folder of a trained value function."""
+    return (Path(name) / CARD).is_file()
+
+
 def make_value(spec: Value | Spec, model: Model) -> Value:
     """The value function that an agent's option describes.
 
@@ -247,7 +251,7 @@ def make_value(spec: Value | Spec, model: Model) -> Value:
         cls = VALUES[name]
         check_options(f"value function {name!r}", cls, options, given={"asked"})
         return cls(model, **options) if cls is ZeroShot else cls(**options)
-    if not (Path(name) / CARD).is_file():
+    if not is_value_folder(name):
         folder = Path(name).is_dir()
         raise (
             ConfigError(f"{name} holds no {CARD}")

@@ -7,6 +7,7 @@ passes; where the backbone is causal, states that begin alike share the computat
 
 import json
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoTokenizer, DynamicCache
+from transformers.utils import logging
 
 from turnbench.agents.rollout import Rollout
 from turnbench.agents.values import CARD, Value, state_text
@@ -192,11 +194,18 @@ def load_backbone(folder: Path, device: str = "cpu") -> tuple[Any, Any]:
     """(tokenizer, trunk) of a Hugging Face checkpoint. Raises ModelError."""
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} is no checkpoint: it holds no config.json")
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # a language model's head is left out, which is no news
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         trunk = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     except Exception as error:
         raise ModelError(f"{folder} can't be loaded: {' '.join(str(error).split())[:300]}") from error
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
     return tokenizer, trunk.to(device).eval()
 
 
@@ -310,33 +319,46 @@ class TrainedValue(Value):
     @torch.inference_mode()
     def _compute(self, states: list[State]) -> list[float]:
         texts = [self.reader.ids(state) for state in states]
+        firsts = [state.turns[0].observation if state.turns else state.now for state in states]
         known: dict[tuple[int, ...], float] = {}
-        for batch in _batches(sorted(set(texts)), self.network.causal):
-            known |= zip(batch, self._pass(batch), strict=True)
+        for start, batch in _passes(texts, firsts, self.network.causal):
+            known |= zip(batch, self._pass(start, batch), strict=True)
         self.passes.states += len(states)
         return [known[text] for text in texts]
 
-    def _pass(self, texts: list[tuple[int, ...]]) -> list[float]:
-        start = min(_common(texts[0], texts[-1]), min(map(len, texts)) - 1) if self.network.causal else 0
-        if start and len(texts) > 1:
+    def _pass(self, start: int, texts: list[tuple[int, ...]]) -> list[float]:
+        if start:
             outputs = self.network.shared(texts[0][:start], [text[start:] for text in texts])
-            self.passes.tokens += start + sum(len(text) - start for text in texts)
         else:
             outputs = self.network([Row(text, (len(text),)) for text in texts])
-            self.passes.tokens += sum(map(len, texts))
         self.passes.passes += 1
+        self.passes.tokens += start + sum(len(text) - start for text in texts)
         return [float(value) for value in self.card.returns(outputs.double())]
 
 
-def _batches(texts: list[tuple[int, ...]], share: bool) -> list[list[tuple[int, ...]]]:
-    """Sorted texts cut into passes. With `share` a pass begins anew where texts stop being alike."""
+def _passes(
+    texts: Sequence[tuple[int, ...]], firsts: Sequence[str], share: bool
+) -> list[tuple[int, list[tuple[int, ...]]]]:
+    """(tokens computed once, texts) of each pass. Equal texts are computed once; with `share` so is
+    what all texts of one episode begin with (`firsts` tells the episodes apart)."""
+    groups: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for text, first in zip(texts, firsts, strict=True):
+        groups[first].add(text)
+    made, single = [], set[tuple[int, ...]]()
+    for group in map(sorted, groups.values()):
+        start = min(_common(group[0], group[-1]), min(map(len, group)) - 1)
+        if share and len(group) > 1 and start > 0:
+            made += [(start, batch) for batch in _cut(group)]
+        else:
+            single |= set(group)
+    return made + [(0, batch) for batch in _cut(sorted(single))]
+
+
+def _cut(texts: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
+    """Texts in batches of bounded size, the shortest first, so that little is padding."""
     batches: list[list[tuple[int, ...]]] = []
-    for text in texts:
-        last = batches[-1] if batches else []
-        widest = max([len(text), *map(len, last)])
-        full = widest * (len(last) + 1) > PASS_TOKENS
-        apart = share and last and _common(last[0], text) < 0.5 * len(min(last[0], text, key=len))
-        if not last or full or apart:
+    for text in sorted(texts, key=len):
+        if not batches or len(text) * (len(batches[-1]) + 1) > PASS_TOKENS:
             batches.append([])
         batches[-1].append(text)
     return batches

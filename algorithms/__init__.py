@@ -15,6 +15,7 @@ from turnbench.envs.errors import UnknownName
 
 ALGORITHMS: dict[str, str] = {
     "sft": "turnbench.algorithms.sft:train",
+    "value": "turnbench.algorithms.value:train",
 }
 
 

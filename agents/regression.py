@@ -196,7 +196,7 @@ def load_backbone(folder: Path, device: str = "cpu") -> tuple[Any, Any]:
         raise ModelError(f"{folder} is no checkpoint: it holds no config.json")
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.set_verbosity_error()  # a language model's head is left out, which is no news
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # a language model's head is left out, which is no news
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         trunk = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)

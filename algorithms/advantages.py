@@ -230,7 +230,6 @@ def bilevel(
     turns: Turns,
     rewards: Tensor,
     values: Tensor,
-    after: Tensor,
     *,
     gamma_turn: float = 0.95,
     lam_turn: float = 1.0,
@@ -239,17 +238,17 @@ def bilevel(
 ) -> Tensor:
     """[B, T]: VAGEN's bi-level estimate, for comparison (Wang et al. 2025, their released code).
 
-    Turn GAE on the values `after` [B, K] of finished actions; then token GAE inside each turn that
-    ends in that estimate. Unlike `multiscale`, the mean over a turn's tokens is not the turn's.
+    Turn GAE on the values at turn *ends*; then token GAE inside each turn, whose last token gets the
+    turn's estimate. Unlike `multiscale`, the mean over a turn's tokens is not the turn's.
     """
-    following = torch.cat([after[:, 1:], torch.zeros_like(after[:, :1])], 1)
-    delta = (rewards + gamma_turn * following - after) * turns.valid
+    ends = turns.at_ends(values)
+    following = torch.cat([ends[:, 1:], torch.zeros_like(ends[:, :1])], 1)
+    delta = (rewards + gamma_turn * following - ends) * turns.valid
     level = suffix_scan(delta, torch.full_like(delta, gamma_turn * lam_turn)) * turns.valid
     zeros = torch.zeros(len(values), device=values.device, dtype=values.dtype)
     inside = gamma_token * next_values(turns, values, zeros) - values
     delta_token = torch.where(turns.ends, turns.to_tokens(level), inside) * turns.mask
-    decay = _inside(turns, values, gamma_token * lam_token)
-    return suffix_scan(delta_token, decay) * turns.mask
+    return suffix_scan(delta_token, _inside(turns, values, gamma_token * lam_token)) * turns.mask
 
 
 def group_relative(

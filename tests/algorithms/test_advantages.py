@@ -246,17 +246,24 @@ def test_unknown_boundary_and_missing_afterstate(case: Case) -> None:
         adv.multiscale(*case.args, boundary="nowhere")  # type: ignore[arg-type]
 
 
-def test_bilevel_last_token_is_the_turns_and_the_mean_is_not(case: Case) -> None:
-    got = adv.bilevel(case.turns, case.rewards, case.values, case.after, gamma_turn=0.95, lam_turn=0.9)
-    level = torch.zeros_like(case.rewards)
-    for k in reversed(range(level.shape[1])):
-        ahead_value = case.after[:, k + 1] if k + 1 < level.shape[1] else 0
-        exists = case.turns.valid[:, k + 1] if k + 1 < level.shape[1] else 0
-        ahead = level[:, k + 1] if k + 1 < level.shape[1] else 0
-        delta = case.rewards[:, k] + 0.95 * ahead_value * exists - case.after[:, k]
-        level[:, k] = (delta + 0.95 * 0.9 * ahead) * case.turns.valid[:, k]
-    at_end = case.turns.at_ends(got + case.values)
-    torch.testing.assert_close(at_end, (level + case.after) * case.turns.valid)
+def test_bilevel_is_the_loop_and_keeps_no_mean(case: Case) -> None:
+    turns, rewards, values, _ = case.args
+    got = adv.bilevel(
+        turns, rewards, values, gamma_turn=0.95, lam_turn=0.9, gamma_token=0.8, lam_token=0.7
+    )
+    for b in range(len(values)):
+        level, end_value = 0.0, 0.0
+        for k in reversed(turns.valid[b].nonzero().flatten().tolist()):
+            tokens = tokens_of(turns, b, k)
+            here = float(values[b, tokens[-1]])
+            level = float(rewards[b, k]) + 0.95 * end_value - here + 0.95 * 0.9 * level
+            end_value, credit = here, level
+            assert got[b, tokens[-1]].item() == pytest.approx(credit)
+            for t, after in zip(tokens[-2::-1], tokens[:0:-1], strict=True):
+                credit = 0.8 * float(values[b, after]) - float(values[b, t]) + 0.8 * 0.7 * credit
+                assert got[b, t].item() == pytest.approx(credit)
+    several = turns.lengths > 1
+    assert (turns.mean(got) - turns.at_ends(got))[several].abs().max() > 1e-3
 
 
 def test_group_relative_by_hand() -> None:

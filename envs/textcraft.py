@@ -271,6 +271,13 @@ class TextCraft(TextEnv):
     def _depth(self, task: str) -> int:
         return self._book.depths[self._book.goals[int(task)]]
 
+    def example_actions(self) -> Sequence[str]:
+        """The commands that lead to the goal, and a `get` for whatever they need that is found."""
+        recipes = self._book.closure(self.goal)
+        found = {i: None for r in recipes for i in r.inputs if not self._book.craftable(i.name)}
+        gets = [f"get {i.quantity} {plain(i.name)}" for i in found]
+        return ["inventory", *(r.command for r in recipes), *gets]
+
     def _reset(self, task: str) -> str:
         if task not in _task_set():
             raise UnknownName("TextCraft task", task, _task_set())

@@ -172,8 +172,6 @@ class ApiModel:
             reply = await self._insist(prompt, sampling)
         if isinstance(reply, Refused):
             raise ModelError(self._advice(reply))
-        if isinstance(reply, Failure):
-            return Failure(reply.outcome, self._redact(reply.message))
         return reply
 
     async def _insist(self, prompt: Prompt, sampling: Sampling) -> Answer | Refused:
@@ -207,12 +205,13 @@ class ApiModel:
         if isinstance(raw, Retry):
             return raw
         if raw.status >= 300:
-            return read_error(raw, body.keys() - {"model", "messages"})
+            return self._redacted(read_error(raw, body.keys() - {"model", "messages"}))
         reply = read_answer(raw.text, self.logprobs, self.price)
-        if isinstance(reply, Completion):
-            self._watch(reply)
-            if self._cache is not None:
-                self._cache.put(self._request(prompt, sampling), raw.text)
+        if not isinstance(reply, Completion):
+            return self._redacted(reply)
+        self._watch(reply)
+        if self._cache is not None:
+            self._cache.put(self._request(prompt, sampling), raw.text)
         return reply
 
     async def _post(self, body: Json, deadline: float) -> Raw | Retry:
@@ -272,10 +271,16 @@ class ApiModel:
             hint = "the account is used up; top it up and run again to go on"
         else:
             hint = "check the model's name, and the address, which mostly ends in /v1"
-        return self._redact(f"{where}: {refused.cause}; {hint}")
+        return f"{where}: {refused.cause}; {hint}"
 
     def _redact(self, text: str) -> str:
         return text.replace(self._key, "[key]") if len(self._key) >= SECRET_LENGTH else text
+
+    def _redacted(self, trouble: Failure | Retry | Refused) -> Failure | Retry | Refused:
+        """Once more, as JSON may have spelled the key in another way."""
+        if isinstance(trouble, Failure):
+            return replace(trouble, message=self._redact(trouble.message))
+        return replace(trouble, cause=self._redact(trouble.cause))
 
     def _watch(self, done: Completion) -> None:
         """Say once that a reasoning model has no tokens left to answer with."""

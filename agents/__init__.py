@@ -35,14 +35,14 @@ def agent_class(name: str) -> type[Any]:
     return _find("agent", name, AGENTS)
 
 
-def make_model(spec: Mapping[str, Any]) -> "Model":
+def make_model(spec: Mapping[str, Any] | str) -> "Model":
     """The model that a suite describes: `backend`, sampling keys, and the backend's own arguments.
 
-    Raises UnknownName, ConfigError, ModelError.
+    "hf:FOLDER" and "api:MODEL" do as well. Raises UnknownName, ConfigError, ModelError.
     """
     from turnbench.agents.model import Sampling
 
-    options = dict(spec)
+    options = model_spec(spec) if isinstance(spec, str) else dict(spec)
     backend = options.pop("backend", None)
     if not isinstance(backend, str):
         raise ConfigError(f"a model needs the key 'backend': one of {', '.join(BACKENDS)}")

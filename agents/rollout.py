@@ -85,11 +85,19 @@ class Rollout:
         return Turn(self.observation, move.action, reward, text, tokens)
 
     def fork(self) -> "Rollout":
-        """An independent copy of the path so far, with a random generator spawned from this one's."""
-        twin = Rollout(self.env.fork(), self.task, self.rng.spawn(1)[0])
+        """An independent copy of the path so far, with a random generator spawned from this one's.
+
+        A failed path needs no world any more; a world that can't be forked makes the copy a failed one.
+        """
+        failure = self.failure
+        try:
+            env = self.env.spawn() if failure else self.env.fork()
+        except Exception as error:
+            env, failure = self.env.spawn(), Failure.of(error, Outcome.ENV_ERROR)
+        twin = Rollout(env, self.task, self.rng.spawn(1)[0])
         twin.turns = self.turns.copy()
         twin.observation, twin.context = self.observation, self.context
-        twin.failure, twin.truncated, twin.info = self.failure, self.truncated, dict(self.info)
+        twin.failure, twin.truncated, twin.info = failure, self.truncated, dict(self.info)
         return twin
 
     def finish(self) -> Trajectory:
@@ -107,10 +115,11 @@ class Rollout:
 
 
 def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    """The length of the longest common beginning."""
     if right[: len(left)] == left:
         return len(left)
     pairs = zip(left, right, strict=False)
-    return next(k for k, (a, b) in enumerate(pairs) if a != b) if left and right else 0
+    return next((k for k, (a, b) in enumerate(pairs) if a != b), len(right))
 
 
 def start_many(env: TextEnv, task: Task, rng: np.random.Generator, count: int) -> list[Rollout]:

@@ -199,7 +199,10 @@ def test_shallow_copy_copies_the_generator_where_it_was_used() -> None:
 
 def test_a_world_that_does_not_repeat_cannot_be_forked() -> None:
     class Fickle(Echo):
-        calls = 0
+        calls = closed = 0
+
+        def close(self):
+            Fickle.closed += 1
 
         def _step(self, action):
             Fickle.calls += 1
@@ -210,6 +213,8 @@ def test_a_world_that_does_not_repeat_cannot_be_forked() -> None:
     env.step("x")
     with pytest.raises(ForkError, match="task a, seed 1: after 1 replayed"):
         env.fork()
+    assert (env.counts.steps, env.counts.replayed) == (1, 1)
+    assert Fickle.closed == 1, "the failed copy is closed"
 
 
 def test_a_fork_of_a_finished_episode_is_finished() -> None:

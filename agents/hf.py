@@ -284,7 +284,8 @@ def _load(folder: Path, device: str, dtype: str) -> tuple[Any, Any]:
     if dtype == "auto" and device == "cpu":
         dtype = "float32"
     bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # ours is the run's progress, not that of reading one file
+    # The progress to be shown is the run's, not that of reading a file.
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         network: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
@@ -293,7 +294,7 @@ def _load(folder: Path, device: str, dtype: str) -> tuple[Any, Any]:
         raise ModelError(f"{str(folder)!r} can't be loaded: {error}") from error
     finally:
         if bars:
-            logging.enable_progress_bar()
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _ends(network: Any) -> list[int]:

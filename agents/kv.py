@@ -23,7 +23,7 @@ class _Entry:
 class KVStore:
     """Keys and values of sequences of token ids, found again by their longest common prefix.
 
-    States have the shape (2 x layers, tokens, heads, head size), keys at even indices. Holds at most
+    States have the shape (2 x layers, heads, tokens, head size), keys at even indices. Holds at most
     `limit` bytes; what was used least recently goes first.
     """
 

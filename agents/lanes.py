@@ -75,7 +75,7 @@ class Decoding(Protocol):
 class LaneCache(Cache):
     """Keys and values of many sequences, one a lane, each kept gapless from column 0.
 
-    `data` has shape (2 x layers, lanes, columns, heads, head size), keys at even indices. The last
+    `data` has shape (2 x layers, lanes, heads, columns, head size), keys at even indices. The last
     column is never attended to: padding is written there. `aim` says where the next tokens go.
     """
 
@@ -101,8 +101,8 @@ class LaneCache(Cache):
         both = []
         for offset, states in ((0, key_states), (1, value_states)):
             lanes = self.data[2 * layer_idx + offset, self._first : self._first + len(states)]
-            lanes[self._rows, self._columns] = states.transpose(1, 2)
-            both.append(lanes[:, : self._seen].transpose(1, 2))
+            lanes[self._rows, :, self._columns] = states.transpose(1, 2)
+            both.append(lanes[:, :, : self._seen])
         return both[0], both[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -112,20 +112,20 @@ class LaneCache(Cache):
     def make_room(self, lanes: int, columns: int, like: Tensor) -> Tensor:
         """Have at least so many lanes and columns, and keep what there is.
 
-        `like` has the shape (2 x layers, 0, heads, head size), the type and device of the states.
+        `like` has the shape (2 x layers, heads, 0, head size), the type and device of the states.
         """
         old = self.data
-        if old is not None and old.shape[1] >= lanes and old.shape[2] > columns:
+        if old is not None and old.shape[1] >= lanes and old.shape[3] > columns:
             return old
         if old is not None:
             lanes = max(lanes, old.shape[1])
-            columns = columns if old.shape[2] > columns else columns + columns // 4
-        width = max(-(-(columns + 33) // 64) * 64, 0 if old is None else old.shape[2])
-        depth, _, heads, size = like.shape
+            columns = columns if old.shape[3] > columns else columns + columns // 4
+        width = max(-(-(columns + 33) // 64) * 64, 0 if old is None else old.shape[3])
+        depth, heads, _, size = like.shape
         # Zeros, as even a masked column spoils the sum where it holds a NaN.
-        self.data = like.new_zeros((depth, lanes, width, heads, size))
+        self.data = like.new_zeros((depth, lanes, heads, width, size))
         if old is not None:
-            self.data[:, : old.shape[1], : old.shape[2]] = old
+            self.data[:, : old.shape[1], :, : old.shape[3]] = old
         return self.data
 
 
@@ -135,7 +135,7 @@ class Lanes:
     joins = True
 
     def __init__(self, network: Any, layers: Tensor, store: KVStore, max_rows: int) -> None:
-        """`layers` of shape (2 x layers, 0, heads, head size) tells the states' shape and type."""
+        """`layers` of shape (2 x layers, heads, 0, head size) tells the states' shape and type."""
         self.network, self.like, self.store, self.max_rows = network, layers, store, max_rows
         self.reset()
 
@@ -159,11 +159,11 @@ class Lanes:
         data = self._room(max(row.fed for row in rows))
         for row, _, states in known:
             if states is not None and originals[row.prompt] is row:
-                data[:, row.lane, : row.cached] = states[:, : row.cached]
+                data[:, row.lane, :, : row.cached] = states[:, :, : row.cached]
         logits = [self._read(group) for group in _groups(list(originals.values()))]
         for row in twins:
             source = originals[row.prompt]
-            data[:, row.lane, : row.fed] = data[:, source.lane, : row.fed]
+            data[:, row.lane, :, : row.fed] = data[:, source.lane, :, : row.fed]
         found = torch.cat(logits)
         return found[[originals[row.prompt].lane - first for row in self.rows[first:]]]
 
@@ -221,10 +221,10 @@ class Lanes:
         assert data is not None
         if self.store.limit:
             ids = (*row.prompt, *row.ids)[: row.fed]
-            self.store.put(ids, data[:, row.lane, : row.fed].clone())
+            self.store.put(ids, data[:, row.lane, :, : row.fed].clone())
         last = self.rows.pop()
         if last is not row:
-            data[:, row.lane, : last.fed] = data[:, last.lane, : last.fed]
+            data[:, row.lane, :, : last.fed] = data[:, last.lane, :, : last.fed]
             self.rows[row.lane], last.lane = last, row.lane
 
 
@@ -322,7 +322,7 @@ def make_lanes(network: Any, cache_bytes: int, max_rows: int) -> Decoding:
 
 
 def _layers(network: Any) -> Tensor | None:
-    """An empty tensor shaped (2 x layers, 0, heads, head size), if all layers attend plainly."""
+    """An empty tensor shaped (2 x layers, heads, 0, head size), if all layers attend plainly."""
     if network.config._attn_implementation != "sdpa":
         return None
     cache: Any = DynamicCache(config=network.config)
@@ -332,4 +332,4 @@ def _layers(network: Any) -> Tensor | None:
     states = [s for layer in cache.layers for s in (layer.keys, layer.values)]
     if len({s.shape for s in states}) != 1:
         return None
-    return torch.stack([s[0, :, :0].transpose(0, 1) for s in states])
+    return torch.stack([s[0, :, :0] for s in states])

@@ -45,7 +45,7 @@ def save_tokenizer(folder, template=TEMPLATE, vocabulary=400):
 def save_model(folder, kind="llama", template=TEMPLATE, context=2048, scale=0.25, **changes):
     """A checkpoint with random weights: `scale` is their spread, so that it prefers some tokens."""
     import torch
-    from transformers import AutoModelForCausalLM, CONFIG_MAPPING
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     vocabulary = save_tokenizer(folder, template)
     settings = {

@@ -215,7 +215,8 @@ def _headline(suite: "Suite", folder: Path) -> str:
 
 
 def _show(folder: Path, boards: Path | None) -> None:
-    from turnbench.leaderboards.board import entries_of, write_entries
+    from turnbench.leaderboards.board import write_entries
+    from turnbench.leaderboards.entry import entries_of
     from turnbench.leaderboards.table import table
 
     entries = entries_of(folder)

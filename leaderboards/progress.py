@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from turnbench.envs.record import Usage
-from turnbench.leaderboards.runner import Played, Watcher
+from turnbench.leaderboards.crew import Played
+from turnbench.leaderboards.runner import Watcher
 
 EVERY = 10.0  # seconds between plain lines
 

@@ -71,7 +71,7 @@ def test_billion_laughs_costs_nothing() -> None:
     assert "aliases" in fault("\n".join(lines))
 
 
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 2000, 100_000])
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 20_000])
 def test_deep_nesting(depth: int) -> None:
     assert "deep" in fault("a: " + "[" * depth + "]" * depth)
 
@@ -122,7 +122,7 @@ def test_files(tmp_path: Path) -> None:
         read_yaml(Path("a\0b"))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.text() | st.text(alphabet="ab:-[]{}&*!<>|'\"#%@`\n\t ?,.~01e\\u", max_size=60))
 def test_any_text_is_a_document_or_a_clear_error(text: str) -> None:
     try:
@@ -146,24 +146,19 @@ def test_any_file_is_a_document_or_a_clear_error(
         pass
 
 
-WORDS = st.text(max_size=20) | st.from_regex(r"[0-9.eE+-]{1,8}|true|null|on|~|0x1f|[0-9]{8}e[0-9]{4}")
+WORDS = st.text(alphabet="ab01.eE+-:#'\"{[&*!%~ \näß😀\u2028", max_size=8) | st.sampled_from(
+    ["true", "null", "on", "~", "0x1f", "1e5", "12345678e1234", "2026-01-01", "1_0", "=", "<<", ".inf"]
+)
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | WORDS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
-    max_leaves=12,
+    st.none() | st.booleans() | NUMBERS | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=8,
 )
 
 
-def printable(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(printable(k) and printable(v) for k, v in value.items())
-    if isinstance(value, list):
-        return all(map(printable, value))
-    return not isinstance(value, str) or value.isprintable()
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.dictionaries(WORDS, PLAIN, max_size=5).filter(printable))
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(WORDS, PLAIN, max_size=4))
 def test_what_is_written_reads_the_same(data: dict[str, Any]) -> None:
     assert parse_yaml(dump_yaml(data), "f").data == data
 

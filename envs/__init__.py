@@ -73,9 +73,11 @@ def _factory(env_id: str, kwargs: dict[str, Any]) -> Any:
     if env_id in _plugins():
         return _plugins()[env_id].load()
     module, _, name = env_id.rpartition(":")
-    if module and not module.startswith("."):
-        _import(module, env_id)
-    spec = registry.get(name)
+    spec = None
+    if not module.startswith("."):
+        if module:
+            _import(module, env_id)
+        spec = registry.get(name)
     if spec is None:
         raise UnknownName("environment", env_id, list_envs())
     if not spec.kwargs and _is_text_env(spec.entry_point):

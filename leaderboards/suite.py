@@ -232,7 +232,8 @@ def _says(document: Document, place: Location, name: str | None) -> bool:
 
 
 def _check_agent(spec: AgentSpec) -> None:
-    check_options(f"agent {spec.agent!r}", agent_class(spec.agent), spec.options, given={"model"})
+    model = {} if spec.model is None else {"model": spec.model}
+    check_options(f"agent {spec.agent!r}", agent_class(spec.agent), {**spec.options, **model})
 
 
 def _check_model(spec: dict[str, Any]) -> None:

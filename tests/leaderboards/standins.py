@@ -13,7 +13,7 @@ from turnbench.agents.core import Population
 from turnbench.agents.model import Completion, Sampling
 from turnbench.agents.react import ReAct
 from turnbench.envs.core import Step, TextEnv
-from turnbench.envs.errors import ConfigError, ModelError
+from turnbench.envs.errors import ConfigError, ModelError, UnknownName
 from turnbench.envs.record import Failure, Outcome, Trajectory, Turn, Usage
 
 GOOD = [f"good{k}" for k in range(400)]
@@ -44,9 +44,10 @@ class World(TextEnv):
         self.pause, self.turns = pause, turns
 
     def tasks(self, split):
-        if split == "bad":
-            return BAD
-        return GOOD
+        splits = {"train": GOOD, "test": GOOD, "bad": BAD}
+        if split not in splits:
+            raise UnknownName("split", split, splits)
+        return splits[split]
 
     def _reset(self, task):
         if task == "env-reset":

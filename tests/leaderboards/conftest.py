@@ -1,4 +1,5 @@
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from turnbench.leaderboards.log import NAME, read_episodes
 from turnbench.leaderboards.suite import Suite, parse_suite
 from turnbench.leaderboards.yamlfile import dump_yaml, parse_yaml
 
@@ -49,3 +51,27 @@ def suite(spec: Any) -> Callable[..., Suite]:
         return parse_suite(parse_yaml(dump_yaml(spec(*args, **kwargs)), "trial.yaml"))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def played() -> Callable[[Path], dict[Any, Any]]:
+    """The populations in a run folder, by key; fails if an episode stands there twice."""
+
+    def read(folder: Path) -> dict[Any, Any]:
+        keys = [line[: line.index(b"]")] for line in (folder / NAME).read_bytes().splitlines()[1:]]
+        assert len(set(keys)) == len(keys), "an episode stands in the log twice"
+        return {episode.key: episode.population for episode in read_episodes(folder)}
+
+    return read
+
+
+@pytest.fixture
+def turnbench(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    """Starts the command line in a process of its own, in a folder of its own."""
+
+    def start(*arguments: str, **kwargs: Any) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "turnbench.leaderboards.cli", *arguments]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, cwd=tmp_path, **{**streams, **kwargs})
+
+    return start

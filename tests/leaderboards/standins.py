@@ -28,7 +28,8 @@ BAD = [
 class World(TextEnv):
     """Three turns, each paid 1 for an even number; `success` if the last was even.
 
-    `broken_from`: constructions from this one on fail. `pause`: seconds a step takes.
+    `broken_from`: constructions from this one on fail. `pause`: seconds a step takes. `diary`: a file
+    that gets a line for each reset.
     """
 
     has_success = True
@@ -36,8 +37,9 @@ class World(TextEnv):
     default_turns = 5
     made = 0
 
-    def __init__(self, *, broken_from=10**9, pause=0.0, turns=3, **kwargs):
+    def __init__(self, *, broken_from=10**9, pause=0.0, turns=3, diary=None, **kwargs):
         super().__init__(**kwargs)
+        self.diary = diary
         type(self).made += 1
         if type(self).made >= broken_from:
             raise OSError("no more worlds")
@@ -52,6 +54,9 @@ class World(TextEnv):
     def _reset(self, task):
         if task == "env-reset":
             raise RuntimeError("planted in reset")
+        if self.diary:
+            with open(self.diary, "a", encoding="utf-8") as file:
+                file.write(f"{task} {self.seed}\n")
         self.luck = int(self.rng.integers(10))
         return f"task {task} luck {self.luck}"
 
@@ -87,8 +92,9 @@ gymnasium.register("Sometimes-v0", Sometimes)
 class Echo:
     """Answers "act N" with N from the prompt's seed. `prices`: whether the cost is known."""
 
-    def __init__(self, *, name="echo", sampling=Sampling(), pause=0.0, cost=0.001):
-        self.name, self.sampling, self.pause, self.cost = name, sampling, pause, cost
+    def __init__(self, *, name="echo", sampling=None, pause=0.0, cost=0.001):
+        self.name, self.pause, self.cost = name, pause, cost
+        self.sampling = sampling or Sampling()
 
     def generate(self, prompts, sampling=None):
         return [self.answer(prompt) for prompt in prompts]

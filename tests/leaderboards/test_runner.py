@@ -143,7 +143,7 @@ def test_ctrl_c_finishes_what_is_in_flight(
     assert "the same command goes on" in err and "Traceback" not in err
     done = len(played(tmp_path / "run"))
     assert 3 < done < 60 and f"{done} of 60 episodes are done" in err
-    assert f"{60 - done} left" in out
+    assert f"one: {60 - done} left to play" in out
 
 
 def test_a_second_ctrl_c_leaves_at_once(spec: Any, turnbench: Any, tmp_path: Path) -> None:

@@ -273,8 +273,8 @@ class TextCraft(TextEnv):
 
     def example_actions(self) -> Sequence[str]:
         """The commands that lead to the goal, and a `get` for whatever they need that is found."""
-        recipes = self._book.closure(self.goal)
-        found = {i: None for r in recipes for i in r.inputs if not self._book.craftable(i.name)}
+        recipes = self.book.closure(self.goal)
+        found = {i: None for r in recipes for i in r.inputs if not self.book.craftable(i.name)}
         gets = [f"get {i.quantity} {plain(i.name)}" for i in found]
         return ["inventory", *(r.command for r in recipes), *gets]
 

@@ -98,8 +98,8 @@ def _options(backend: str, made: type[Any], spec: Mapping[str, Any]) -> dict[str
     for key in spec:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"model: {backend} has no {key!r}{hint} It takes {', '.join(known)}")
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise ConfigError(f"model: {backend} has no {key!r}{hint}; it takes {', '.join(known)}")
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in spec:
             raise ConfigError(f"model: {backend} needs {key!r}")
@@ -111,8 +111,11 @@ def _options(backend: str, made: type[Any], spec: Mapping[str, Any]) -> dict[str
 def _sampling(values: dict[str, Any]) -> Any:
     from turnbench.agents.model import Sampling
 
-    stop = values.get("stop", ())
-    values["stop"] = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    stop = values.get("stop") or ()
+    stop = (stop,) if isinstance(stop, str) else stop
+    if not isinstance(stop, list | tuple) or not all(isinstance(text, str) for text in stop):
+        raise ConfigError(f"model: stop is {stop!r}, not a text or a list of texts")
+    values["stop"] = tuple(stop)
     for key in values.keys() - {"stop"}:
         kind = int if key == "max_tokens" else int | float
         if not isinstance(values[key], kind) or isinstance(values[key], bool):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import re
+import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -83,9 +84,10 @@ class ApiModel:
         self._slots = asyncio.Semaphore(max_in_flight)
         self._jitter = random.Random()
         self._warned = self._closed = False
-        self._tasks: set[asyncio.Task[Answer]] = set()
-        self._cache = None if cache is None else ResponseCache(cache)
+        self._batches: set[asyncio.Task[Any] | None] = set()
+        self._lock = threading.Lock()
         self._client = _client(self.endpoint, self._key, max_in_flight)
+        self._cache = None if cache is None else ResponseCache(cache)
         self._loop = BackgroundLoop.acquire()
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Answer]:
@@ -94,8 +96,7 @@ class ApiModel:
         Raises ModelError for what concerns every call: key, quota, model name, address, a field
         that the server doesn't accept, or a model that was closed meanwhile.
         """
-        if self._closed:
-            raise ModelError(f"model {self.name} is closed")
+        self._refuse_if_closed()
         chosen = sampling or self.sampling
         found: list[Answer | None] = [self._look_up(prompt, chosen) for prompt in prompts]
         missing = [prompt for prompt, answer in zip(prompts, found, strict=True) if answer is None]
@@ -110,10 +111,12 @@ class ApiModel:
 
     def close(self) -> None:
         """Give up what is in flight and release connections, cache and, as the last, the loop."""
-        if self._closed:
-            return
-        self._closed = True
-        self._loop.submit(self._shut()).result()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            shut = self._loop.submit(self._shut())
+        shut.result()
         BackgroundLoop.release()
         if self._cache is not None:
             self._cache.close()
@@ -121,13 +124,19 @@ class ApiModel:
     # --- on the caller's thread ------------------------------------------------------------------
 
     def _wait_for(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Answer]:
-        future = self._loop.submit(self._answer_all(prompts, sampling))
+        with self._lock:
+            self._refuse_if_closed()
+            future = self._loop.submit(self._answer_all(prompts, sampling))
         with suppress(CancelledError):  # an error raised in a handler would drag that one along
             try:
                 return future.result()
             finally:  # Ctrl-C ends the calls too
                 future.cancel()
         raise ModelError(f"model {self.name} was closed while it was asked")
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise ModelError(f"model {self.name} is closed")
 
     def _look_up(self, prompt: Prompt, sampling: Sampling) -> Completion | None:
         text = self._cache.get(self._request(prompt, sampling)) if self._cache else None
@@ -158,14 +167,16 @@ class ApiModel:
 
     async def _answer_all(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Answer]:
         """All answers, one call a prompt. (Samples of one conversation could share a call here.)"""
-        tasks = [asyncio.ensure_future(self._answer(prompt, sampling)) for prompt in prompts]
-        self._tasks.update(tasks)
+        batch = asyncio.current_task()
+        self._batches.add(batch)
+        calls = [asyncio.ensure_future(self._answer(prompt, sampling)) for prompt in prompts]
         try:
-            return await asyncio.gather(*tasks)
+            return await asyncio.gather(*calls)
         finally:
-            self._tasks.difference_update(tasks)
-            for task in tasks:
-                task.cancel()
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            self._batches.discard(batch)
 
     async def _answer(self, prompt: Prompt, sampling: Sampling) -> Answer:
         async with self._slots:
@@ -236,9 +247,10 @@ class ApiModel:
         )
 
     async def _shut(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        batches = [batch for batch in self._batches if batch is not None]
+        for batch in batches:
+            batch.cancel()
+        await asyncio.gather(*batches, return_exceptions=True)
         await self._client.close()
 
     # --- what is sent and said -------------------------------------------------------------------
@@ -296,11 +308,10 @@ class ApiModel:
 def _endpoint(base_url: str | None) -> str:
     url = (base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI).strip().rstrip("/")
     parts = urlsplit(url)
-    if parts.username or parts.password or parts.query:
-        raise ConfigError(
-            "base_url holds a password or a query; keys belong into an environment variable"
-        )
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    if "@" in parts.netloc or parts.query:
+        raise ConfigError("base_url holds a password or a query; a key belongs into the environment")
+    host = re.fullmatch(r"(\[[0-9a-f:]+\]|[^\s:]+)(:\d+)?", parts.netloc)
+    if parts.scheme not in ("http", "https") or not host:
         raise ConfigError(f"base_url is {url!r}; an address like http://localhost:8000/v1 is wanted")
     return url
 

@@ -524,7 +524,14 @@ def test_no_key_at_all(
 
 @pytest.mark.parametrize(
     "options",
-    [{"timeout": 0}, {"max_retries": -1}, {"max_in_flight": 0}, {"base_url": "localhost:8000"}],
+    [
+        {"timeout": 0},
+        {"max_retries": -1},
+        {"max_in_flight": 0},
+        {"base_url": "localhost:8000"},
+        {"base_url": "http://localhost:port/v1"},
+        {"base_url": "http:///v1"},
+    ],
 )
 def test_wrong_options(make: Callable[..., ApiModel], options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

@@ -1,6 +1,7 @@
 """Models behind any server that speaks OpenAI's chat completions."""
 
 import asyncio
+import json
 import os
 import random
 import re
@@ -86,7 +87,11 @@ class ApiModel:
         self._warned = self._closed = False
         self._batches: set[asyncio.Task[Any] | None] = set()
         self._lock = threading.Lock()
-        self._client = _client(self.endpoint, self._key, max_in_flight)
+        self._client = _client(max_in_flight)
+        self._url = httpx2.URL(f"{self.endpoint}/chat/completions")
+        self._headers = {"content-type": "application/json"}
+        if self._key:
+            self._headers["authorization"] = f"Bearer {self._key}"
         self._cache = None if cache is None else ResponseCache(cache)
         self._loop = BackgroundLoop.acquire()
 
@@ -227,20 +232,15 @@ class ApiModel:
 
     async def _post(self, body: Json, deadline: float) -> Raw | Retry:
         """Send a request. The key is taken out of whatever comes back, before anything reads it."""
-        left = deadline - time.monotonic()
+        content = json.dumps(body).encode()
+        request = httpx2.Request("POST", self._url, headers=self._headers, content=content)
         try:
-            async with asyncio.timeout(left):
-                response = await self._client.post(
-                    "/chat/completions", cast_to=httpx2.Response, body=body
-                )
+            async with asyncio.timeout(deadline - time.monotonic()):
+                response = await self._client.send(request)
         except TimeoutError:
             return Retry(f"no answer within {self.timeout:g} s")
-        except openai.APIStatusError as error:
-            response = error.response
-        except openai.APIConnectionError as error:
-            return Retry(self._redact(f"no connection to {self.endpoint}: {_reason(error)}"))
         except Exception as error:
-            return Retry(self._redact(f"the connection failed: {_reason(error)}"))
+            return Retry(self._redact(f"no answer from {self.endpoint}: {_reason(error)}"))
         headers = {name.lower(): value for name, value in response.headers.items()}
         return Raw(
             response.status_code, headers, self._redact(response.content.decode("utf-8", "replace"))
@@ -251,7 +251,7 @@ class ApiModel:
         for batch in batches:
             batch.cancel()
         await asyncio.gather(*batches, return_exceptions=True)
-        await self._client.close()
+        await self._client.aclose()
 
     # --- what is sent and said -------------------------------------------------------------------
 
@@ -334,20 +334,14 @@ def _key(variable: str, endpoint: str) -> str:
     return key
 
 
-def _client(endpoint: str, key: str, max_in_flight: int) -> openai.AsyncOpenAI:
-    """OpenAI's client without its own retries and time-outs, over aiohttp.
+def _client(max_in_flight: int) -> httpx2.AsyncClient:
+    """OpenAI's HTTP client over aiohttp: httpx's own pool takes time quadratic in what waits.
 
-    httpx's own pool takes time quadratic in the requests that wait. A server without keys gets a
-    placeholder, as the client insists on one.
+    `openai.AsyncOpenAI` itself, with retries and time-outs that are not wanted here, would take three
+    times the CPU per call (0.6 instead of 0.2 ms).
     """
     limits = httpx2.Limits(max_connections=max_in_flight, max_keepalive_connections=max_in_flight)
-    return openai.AsyncOpenAI(
-        api_key=key or "none",
-        base_url=endpoint,
-        max_retries=0,
-        timeout=None,
-        http_client=openai.DefaultAioHttpClient(limits=limits, timeout=None),
-    )
+    return openai.DefaultAioHttpClient(limits=limits, timeout=None)
 
 
 def _reason(error: BaseException) -> str:

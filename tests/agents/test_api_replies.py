@@ -69,6 +69,30 @@ def test_an_output_limit_is_the_suites_fault() -> None:
     assert isinstance(found, Refused) and found.field == "max_tokens"
 
 
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ("Unsupported parameter: 'top_p' is not supported with this model.", "top_p"),
+        ("Unrecognized request argument supplied: seed", "seed"),
+        ('Invalid JSON payload received. Unknown name "stop": Cannot find field.', "stop"),
+        ("temperature must be non-negative, got -1.0", "temperature"),
+        ("`temperature` and `top_p` cannot both be specified for this model", "temperature"),
+        ("please stop sending messages with a bad seed", None),
+    ],
+)
+def test_which_field_is_not_accepted(message: str, field: str | None) -> None:
+    found = read_error(reply(400, {"error": {"message": message}}), FIELDS)
+    if field is None:
+        assert found == Failure(Outcome.INFRA_ERROR, f"the server answered 400: {message}")
+    else:
+        assert isinstance(found, Refused) and found.field == field
+
+
+def test_a_limit_per_minute_is_no_empty_account() -> None:
+    message = "You exceeded your current quota, please check your plan. Please retry in 34s."
+    assert isinstance(read_error(reply(429, [{"error": {"message": message}}]), FIELDS), Retry)
+
+
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
 def test_what_may_pass(status: int) -> None:
     assert isinstance(read_error(reply(status, ""), FIELDS), Retry)

@@ -72,13 +72,10 @@ class ApiModel:
     ) -> None:
         if not (timeout > 0 and max_retries >= 0 and max_in_flight >= 1):
             raise ConfigError("timeout > 0, max_retries >= 0 and max_in_flight >= 1 wanted")
-        taken = sorted(set(extra or ()) & set(RESERVED))
-        if taken:
-            raise ConfigError(f"extra can't set {', '.join(taken)}")
         self.model, self.name, self.sampling = model, name or model, sampling
         self.endpoint = _endpoint(base_url)
         self.timeout, self.max_retries, self.logprobs = timeout, max_retries, logprobs
-        self.extra = dict(extra or {})
+        self.extra = _extra(extra or {})
         self.price = load_prices(prices).get(model)
         self._key_env, self._key = api_key_env, _key(api_key_env, self.endpoint)
         self._limit = "max_tokens"
@@ -200,7 +197,8 @@ class ApiModel:
             wait = pause(tries, reply.after, self._jitter)
             tries += 1
             if tries > self.max_retries or time.monotonic() + wait > deadline:
-                return Failure(Outcome.INFRA_ERROR, f"{reply.cause} (tried {tries} times)")
+                tried = f"(try {tries} of {self.max_retries + 1})"
+                return Failure(Outcome.INFRA_ERROR, f"{reply.cause} {tried}")
             await asyncio.sleep(wait)
 
     async def _ask(
@@ -225,9 +223,9 @@ class ApiModel:
         reply = read_answer(raw.text, self.logprobs, self.price)
         if not isinstance(reply, Completion):
             return self._redacted(reply)
-        self._watch(reply)
         if self._cache is not None:
             self._cache.put(self._request(prompt, sampling), raw.text)
+        self._watch(reply)
         return reply
 
     async def _post(self, body: Json, deadline: float) -> Raw | Retry:
@@ -303,6 +301,17 @@ class ApiModel:
                 "models that think first need more",
                 stacklevel=2,
             )
+
+
+def _extra(fields: Mapping[str, Any]) -> Json:
+    taken = [field for field in RESERVED if field in fields]
+    if taken:
+        raise ConfigError(f"extra can't set {', '.join(taken)}")
+    try:
+        json.dumps(fields, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"extra can't be sent as JSON: {error}") from error
+    return dict(fields)
 
 
 def _endpoint(base_url: str | None) -> str:

@@ -128,6 +128,8 @@ class Metered:
         for answer in answers:
             if isinstance(answer, Completion):
                 self.usage += answer.usage
+            elif answer.outcome is not Outcome.TRUNCATED:  # a call that failed was a call
+                self.usage += Usage(model_calls=1)
         return [*answers, *(Failure(Outcome.TIMEOUT, why) for _ in prompts[allowed:])]
 
     def _allowance(self, wanted: int) -> tuple[int, str]:

@@ -78,8 +78,6 @@ class Decoder:
     def _release(self, rows: Sequence[Row]) -> None:
         for row in rows:
             self.lanes.drop(row)
-        if any(row.failure for row in rows) and not self.live:
-            self.lanes.reset()
         for row in rows:
             row.done.set_result(row)
 

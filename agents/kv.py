@@ -41,10 +41,11 @@ class KVStore:
         return length, entry.kv
 
     def put(self, ids: tuple[int, ...], kv: Tensor) -> None:
-        """Keep the states of a sequence. One that it extends is given up for it."""
+        """Keep the states of a sequence of at least a block. One that it extends is given up for it."""
         size = kv.numel() * kv.element_size()
         entry, length = self._match(ids)
-        if size > self.limit or (entry is not None and length == len(ids)):
+        known = entry is not None and length == len(ids)
+        if known or size > self.limit or len(ids) < BLOCK:
             return
         if entry is not None and length == len(entry.ids):
             self._drop(entry)

@@ -6,7 +6,7 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from turnbench.agents.model import Completion, common_prefix
+from turnbench.agents.model import Completion
 from turnbench.envs.core import TextEnv
 from turnbench.envs.record import Failure, Outcome, Task, Tokens, Trajectory, Turn
 
@@ -79,7 +79,7 @@ class Rollout:
         text = None if done.text == move.action else done.text
         tokens = None
         if done.logprobs:
-            keep = common_prefix(self.context, done.prompt_ids)
+            keep = _common(self.context, done.prompt_ids)
             tokens = Tokens(keep, done.prompt_ids[keep:], done.ids, done.logprobs)
             self.context = done.prompt_ids + done.ids
         return Turn(self.observation, move.action, reward, text, tokens)
@@ -104,6 +104,14 @@ class Rollout:
             None if self.failure is None else self.failure.message,
             None if success is None else bool(success),
         )
+
+
+def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    """The length of the longest common beginning."""
+    if right[: len(left)] == left:
+        return len(left)
+    pairs = zip(left, right, strict=False)
+    return next((k for k, (a, b) in enumerate(pairs) if a != b), len(right))
 
 
 def start_many(env: TextEnv, task: Task, rng: np.random.Generator, count: int) -> list[Rollout]:

@@ -62,6 +62,14 @@ class Completion:
 Answer = Completion | Failure
 
 
+def common_prefix(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    """The length of the longest common prefix of two sequences of token ids."""
+    length = min(len(left), len(right))
+    if left[:length] == right[:length]:
+        return length
+    return next(k for k in range(length) if left[k] != right[k])
+
+
 class Model(Protocol):
     """Continues conversations, many per call and from many threads at once.
 

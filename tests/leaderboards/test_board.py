@@ -118,6 +118,6 @@ def test_runs_that_finish_together_lose_nothing(tmp_path: Path) -> None:
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
     (table,) = read_yaml(tmp_path / "boards" / "trial.yaml").data["tables"]
     assert {r["entry"] for r in table["rows"]} == {
-        f"{n}-{k}" for n in ("left", "right") for k in range(12)
+        f"{n}-{k}" for n in ("left", "right") for k in range(6)
     }
     assert not [p for p in (tmp_path / "boards").rglob(".*") if p.name != ".lock"]

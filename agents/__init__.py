@@ -37,11 +37,11 @@ def agent_class(name: str) -> Any:
     return _find("agent", name, AGENTS)
 
 
-def make_model(spec: Mapping[str, Any]) -> "Model":
+def make_model(spec: Mapping[str, Any] | str) -> "Model":
     """The model that a suite describes: `backend`, sampling keys, and the backend's own arguments.
 
-    A backend's constructor also takes `name` and `sampling`. Raises UnknownName, ConfigError,
-    ModelError.
+    A backend's constructor also takes `name` and `sampling`. "hf:FOLDER" and "api:MODEL" do as well.
+    Raises UnknownName, ConfigError, ModelError.
     """
     cls, arguments = model_arguments(spec)
     try:
@@ -49,17 +49,17 @@ def make_model(spec: Mapping[str, Any]) -> "Model":
     except (TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"backend {spec['backend']!r}: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"model {spec!r}: {' '.join(str(error).split())}") from error
 
 
-def model_arguments(spec: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def model_arguments(spec: Mapping[str, Any] | str) -> tuple[Any, dict[str, Any]]:
     """The class that a model's specification names and the checked arguments to make it with.
 
     Raises UnknownName, ConfigError.
     """
     from turnbench.agents.model import Sampling
 
-    options = dict(spec)
+    options = model_spec(spec) if isinstance(spec, str) else dict(spec)
     backend = options.pop("backend", None)
     if not isinstance(backend, str):
         raise ConfigError(f"a model needs the key 'backend': one of {', '.join(BACKENDS)}")

@@ -117,9 +117,10 @@ def _plugins() -> dict[str, EntryPoint]:
 
 def _registered() -> list[str]:
     """Ids in Gymnasium's registry that are not its own examples."""
+    homes = {name: _home(spec.entry_point) for name, spec in registry.items()}
+    return [name for name, home in homes.items() if home not in ("gymnasium", "shimmy")]
 
-    def module(entry: Any) -> str:
-        return entry if isinstance(entry, str) else str(getattr(entry, "__module__", ""))
 
-    own = ("gymnasium.", "shimmy.")
-    return [name for name, spec in registry.items() if not module(spec.entry_point).startswith(own)]
+def _home(entry: Any) -> str:
+    """The top package of an entry point, which may be text or a callable."""
+    return str(entry if isinstance(entry, str) else getattr(entry, "__module__", "")).split(".")[0]

@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,9 @@ class Cell:
         self.successes[best.task.id].append(best.success)
         if len(population.trajectories) > 1:
             for name, select in SELECTORS.items():
-                self.selectors[name][best.task.id].append(select(population, episode))
+                with suppress(ValueError):  # only lost paths have weight: nothing to select from
+                    value = select(population, episode)
+                    self.selectors[name][best.task.id].append(value)
 
 
 def _sampled(population: Population, episode: Episode) -> float:

@@ -75,11 +75,11 @@ def test_budget_of_model_calls(suite: Any, tmp_path: Path) -> None:
 
 
 def test_budget_of_seconds(suite: Any, tmp_path: Path) -> None:
-    slow = {"echo": {"backend": "standins:Echo", "pause": 0.06}}
-    run(suite(1, models=slow, limits={"seconds": 0.1}), tmp_path)
+    slow = {"echo": {"backend": "standins:Echo", "pause": 0.05}}
+    run(suite(1, models=slow, options={"turns": 99, "max_turns": 99}, limits={"seconds": 0.3}), tmp_path)
     best = next(read_episodes(tmp_path)).population.best
-    assert best.outcome is Outcome.TIMEOUT and len(best.turns) == 2
-    assert "0.1 seconds are used up" in str(best.failure)
+    assert best.outcome is Outcome.TIMEOUT and 0 < len(best.turns) < 9
+    assert "0.3 seconds are used up" in str(best.failure)
 
 
 def test_a_world_that_cannot_be_made_again(suite: Any, tmp_path: Path) -> None:

@@ -96,16 +96,21 @@ class Rollout:
         return Turn(self.observation, move.action, reward, text, tokens)
 
     def fork(self) -> "Rollout":
-        """An independent copy of the path so far, with a random generator spawned from this one's."""
-        twin = Rollout(self.env, self.task, self.rng.spawn(1)[0])
+        """An independent copy of the path so far, with a random generator spawned from this one's.
+
+        An ended path shares its world, which nobody needs any more; a world that can't be forked
+        makes the copy a failed one.
+        """
+        env, failure = self.env, self.failure
+        if not self.over:
+            try:
+                env = self.env.fork()
+            except Exception as error:
+                env, failure = self.env.spawn(), Failure.of(error, Outcome.ENV_ERROR)
+        twin = Rollout(env, self.task, self.rng.spawn(1)[0])
         twin.turns = self.turns.copy()
         twin.observation, twin.context = self.observation, self.context
-        twin.failure, twin.truncated, twin.info = self.failure, self.truncated, dict(self.info)
-        if not self.over:  # an ended path needs no world of its own
-            try:
-                twin.env = self.env.fork()
-            except Exception as error:
-                twin.failure = Failure.of(error, Outcome.ENV_ERROR)
+        twin.failure, twin.truncated, twin.info = failure, self.truncated, dict(self.info)
         return twin
 
     def finish(self) -> Trajectory:
@@ -123,10 +128,11 @@ class Rollout:
 
 
 def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    """The length of the longest common beginning."""
     if right[: len(left)] == left:
         return len(left)
     pairs = zip(left, right, strict=False)
-    return next(k for k, (a, b) in enumerate(pairs) if a != b) if left and right else 0
+    return next((k for k, (a, b) in enumerate(pairs) if a != b), len(right))
 
 
 def start_many(env: TextEnv, task: Task, rng: np.random.Generator, count: int) -> list[Rollout]:

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -112,7 +112,8 @@ def _global_rng(probe: Probe) -> None:
     for k in probe.rounds(2):
         with probe.env() as env:
             rows = p.replay(env, probe.episodes[k % len(probe.episodes)])
-            env.fork()
+            with suppress(Exception):  # whether it can be forked is a check of its own
+                env.fork()
         for name, was, now in zip(("random", "numpy.random"), before, _global_state(), strict=True):
             if was != now:
                 raise Broken(f"{name} was used or seeded in an episode of {len(rows) - 1} turns")
@@ -270,7 +271,7 @@ def _close(probe: Probe) -> None:
         p.replay(env, probe.episodes[k % len(probe.episodes)])
         env.close()
         env.close()
-    deadline = time.monotonic() + min(2.0, probe.seconds / 2)
+    deadline = time.monotonic() + 1.0
     while leaks := [name for name, n in p.held().items() if n - before[name] >= COPIES]:
         if time.monotonic() > deadline:
             raise Broken(f"after {COPIES} environments were closed there are more {' and '.join(leaks)}")

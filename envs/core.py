@@ -175,18 +175,23 @@ class TextEnv(gymnasium.Env[str, str]):
 
         Raises ForkError where the replay shows another observation than the original.
         """
-        twin = self.spawn()
-        twin.reset(seed=self.seed, options={"task": self.task})
-        for action in self.history:
-            twin.step(action)
-        self.counts.steps -= len(self.history)
-        self.counts.replayed += len(self.history)
+        twin, steps = self.spawn(), self.counts.steps
         self.counts.forks += 1
-        if twin.observation != self.observation:
-            raise ForkError(
-                f"task {self.task}, seed {self.seed}: after {len(self.history)} replayed actions the "
-                f"observation is {twin.observation[:80]!r}, not {self.observation[:80]!r}"
-            )
+        try:
+            twin.reset(seed=self.seed, options={"task": self.task})
+            for action in self.history:
+                twin.step(action)
+            if twin.observation != self.observation:
+                raise ForkError(
+                    f"task {self.task}, seed {self.seed}: after {len(self.history)} replayed actions "
+                    f"the observation is {twin.observation[:80]!r}, not {self.observation[:80]!r}"
+                )
+        except BaseException:
+            twin.close()
+            raise
+        finally:
+            self.counts.replayed += self.counts.steps - steps
+            self.counts.steps = steps
         return twin
 
     def spawn(self) -> Self:
@@ -239,7 +244,7 @@ class PlainEnv(TextEnv):
         return [str(number) for number in range(1000)]
 
     def _reset(self, task: str) -> str:
-        self._truncated = False
+        self._truncated = self.has_success = False  # an episode's record depends on no earlier one
         observation, _ = self.inner.reset(seed=mix(self.seed, task))
         return observation
 

@@ -28,7 +28,7 @@ from gymnasium.envs.registration import registry
 
 from turnbench.envs import make
 from turnbench.envs.core import PlainEnv, TextEnv
-from turnbench.envs.errors import BadStep
+from turnbench.envs.errors import BadStep, UnknownName
 from turnbench.envs.record import Json
 
 EPISODES = 6
@@ -343,13 +343,12 @@ def answer() -> None:
     folder = Path(sys.argv[1])
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     try:
-        make_env = _remake(request["origin"])
-    except (LookupError, ImportError, AttributeError) as error:
+        probe = Probe(_remake(request["origin"]), None, 600.0)
+        with probe.env() as env:
+            tasks = {split: list(env.tasks(split)) for split in env.splits}
+    except (UnknownName, ImportError, AttributeError) as error:
         sys.stderr.write(str(error))
         sys.exit(UNKNOWN)
-    probe = Probe(make_env, None, 600.0)
-    with probe.env() as env:
-        tasks = {split: list(env.tasks(split)) for split in env.splits}
     episodes = [Episode(task, seed, tuple(actions), ()) for task, seed, actions in request["episodes"]]
     reply = {"tasks": tasks, "rows": [probe.play(episode) for episode in episodes]}
     (folder / "reply.json").write_text(json.dumps(reply), encoding="utf-8")

@@ -237,8 +237,9 @@ def soft_values(mdp: ToyMDP, policy: Array, beta: float) -> Array:
     policy, future = _by_turn(mdp, policy), np.zeros((mdp.horizon + 1, len(mdp.states)))
     for turn in reversed(range(mdp.horizon)):
         then = mdp.rewards / beta + np.where(mdp.terminal, 0.0, future[turn + 1])
-        top = then.max()
-        future[turn] = top + np.log((policy[turn] * (mdp.transitions @ np.exp(then - top))).sum(-1))
+        odds = np.einsum("sa,sax->sx", policy[turn], mdp.transitions)
+        with np.errstate(divide="ignore"):
+            future[turn] = np.logaddexp.reduce(np.log(odds) + then, axis=-1)
     return future
 
 

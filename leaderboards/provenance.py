@@ -2,25 +2,29 @@
 
 import hashlib
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from turnbench.leaderboards.suite import Suite, make_env
+from turnbench.leaderboards.suite import EnvSpec, Suite, choose_tasks, make_env
 
 PACKAGES = ("turnbench", "numpy", "gymnasium", "openai", "torch", "transformers", "vllm")
+NO_PART = ("README.md", "rollouts.jsonl", "metrics.jsonl")  # found in a checkpoint, but no part of it
 CODE = ("envs", "agents", "algorithms", "leaderboards")
 
 
 def provenance(suite: Suite) -> dict[str, Any]:
-    """Versions, the code's digest, and for each environment and checkpoint a digest of its data."""
+    """Versions, the code's digest, a digest of each checkpoint, and what each environment is: a
+    digest of its data, the lowest and highest return, and the tasks played.
+    """
     return {
         "versions": versions(),
         "code": code_digest(),
         "worlds": [_world(spec) for spec in suite.envs],
-        "checkpoints": {name: _checkpoint(spec) for name, spec in suite.models.items()},
+        "checkpoints": {name: _checkpoint(spec) for name, spec in suite.models.items()}
+        | {f"{name}'s value": _folder(p, p / "backbone") for name, p in _value_folders(suite)},
     }
 
 
@@ -42,18 +46,19 @@ def versions() -> dict[str, str]:
 @cache
 def code_digest() -> str:
     """SHA-256 (first 16 digits) over turnbench's own sources."""
-    sources = []
+    sources = {}
     for package in CODE:
         for entry in resources.files(f"turnbench.{package}").iterdir():
             if entry.name.endswith(".py"):
-                sources.append((f"{package}/{entry.name}", entry.read_bytes()))
-    return _digest(sources)
+                sources[f"{package}/{entry.name}"] = entry.read_bytes()
+    return _digest(sorted(sources.items()))
 
 
-def _world(spec: Any) -> dict[str, Any]:
+def _world(spec: EnvSpec) -> dict[str, Any]:
     env = make_env(spec)
     try:
-        return {"data": env.data_digest(), "returns": env.return_range}
+        tasks = choose_tasks(spec, env)
+        return {"data": env.data_digest(), "returns": env.return_range, "tasks": tasks}
     finally:
         env.close()
 
@@ -63,10 +68,24 @@ def _checkpoint(spec: dict[str, Any]) -> str | None:
     from turnbench.agents import checkpoint_folder
 
     folder = checkpoint_folder(spec)
-    if folder is None or not folder.is_dir():
-        return None
-    paths = sorted(p for p in folder.iterdir() if p.is_file() and p.name != "README.md")
-    return _digest((p.name, _content(p)) for p in paths)
+    return None if folder is None or not folder.is_dir() else _folder(folder)
+
+
+def _folder(*folders: Path) -> str:
+    paths = (p for folder in folders for p in sorted(folder.iterdir()))
+    return _digest((p.name, _content(p)) for p in paths if p.is_file() and p.name not in NO_PART)
+
+
+def _value_folders(suite: Suite) -> Iterator[tuple[str, Path]]:
+    """The trained value functions that rows search or choose by."""
+    from turnbench.agents.values import is_value_folder
+
+    for name, spec in suite.agents.items():
+        for option in ("value", "scorer"):
+            given = spec.options.get(option)
+            path = given.get("value") if isinstance(given, dict) else given
+            if isinstance(path, str) and is_value_folder(path):
+                yield name, Path(path)
 
 
 def _content(path: Path) -> bytes:
@@ -82,6 +101,6 @@ def _content(path: Path) -> bytes:
 
 def _digest(parts: Iterable[tuple[str, bytes]]) -> str:
     whole = hashlib.sha256()
-    for name, content in sorted(parts):
+    for name, content in parts:
         whole.update(f"{name} {len(content)}\n".encode() + content)
     return whole.hexdigest()[:16]

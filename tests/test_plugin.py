@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from turnbench.envs.checks import CHECKS
+
 GUESS = """\
 import gymnasium
 class Guess(gymnasium.Env):
@@ -76,6 +78,12 @@ def tried(env_id: str, folder: Path) -> tuple[bool, int, str, list, bool, str]:
 def test_it_is_eleven_lines_and_knows_nothing_of_us() -> None:
     assert len(GUESS.splitlines()) <= 11 and "turnbench" not in GUESS
     assert all(len(line) <= 100 for line in GUESS.splitlines())
+
+
+def test_the_documentation_shows_these_very_lines() -> None:
+    page = Path(__file__).parents[1].joinpath("docs", "environments.md").read_text(encoding="utf-8")
+    assert f"```python\n{GUESS}```" in page
+    assert all(f"| {check.name} |" in page for check in CHECKS)
 
 
 def test_a_file_beside_the_suite_is_enough(tmp_path) -> None:

@@ -79,8 +79,10 @@ def _sampling(options: dict[str, Any]) -> "Sampling":
             if not isinstance(stop, list) or not all(isinstance(text, str) for text in stop):
                 raise ConfigError(f"stop is {value!r}; a text or a list of texts is wanted")
             options[name] = tuple(stop)
-        elif isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"{name} is {value!r}; a number is wanted")
+            continue
+        kind = int if name == "max_tokens" else int | float
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise ConfigError(f"{name} is {value!r}; a number of the right kind is wanted")
     try:
         return Sampling(**options)
     except ValueError as error:

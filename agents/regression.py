@@ -96,10 +96,10 @@ class Reader:
 
     def _encode(self, state: State, shown: int) -> tuple[int, ...]:
         if self.text == "report":
-            return tuple(self.tokenizer.encode(state_text(*state, shown)))
+            return tuple(self.tokenizer.encode(state_text(*state, shown), verbose=False))
         rows = _conversation(state, shown)
         text = self.tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True)
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
 def _conversation(state: State, shown: int) -> list[dict[str, str]]:

@@ -184,6 +184,7 @@ class AMC:
     def _population(self, cloud: Cloud, rng: np.random.Generator, mine: TextEnv) -> Population:
         paths = finish_all(cloud.particles, mine)
         scores = [-math.inf if p.missing else r for p, r in zip(paths, cloud.returns, strict=True)]
+        true = self.rewards == "true" and not cloud.lost
         return Population(
             paths,
             0 if cloud.lost else self._choose(paths, cloud.weights, scores, rng),
@@ -192,7 +193,7 @@ class AMC:
             self.value.usage,
             tuple(cloud.resamplings),
             tuple(cloud.discarded),
-            None if cloud.lost else cloud.log_evidence + cloud.weights.log_mean,
+            cloud.log_evidence + cloud.weights.log_mean if true else None,
             self.value.fallbacks,
         )
 

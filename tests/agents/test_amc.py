@@ -500,6 +500,7 @@ def test_without_true_rewards_the_value_function_judges_ends_as_well() -> None:
     assert any(asked)
     assert found.scores == pytest.approx([0.1 * len(path.turns) for path in found.trajectories])
     assert found.chosen == int(np.argmax(found.scores))
+    assert found.log_evidence is None  # it would be that of the estimates
     assert AMC(scripted(DETERMINISTIC), **options).privileges == ("oracle",)
 
 

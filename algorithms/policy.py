@@ -56,8 +56,9 @@ class LivePolicy:
         whole = ids[-1] == self.tokenizer.eos_token_id
         text = self.tokenizer.decode(ids[:-1] if whole else ids)
         usage = Usage(1, len(asked), 0, len(ids))
-        finish = "stop" if whole else "length"
-        return Completion(text, finish, usage, tuple(asked), tuple(ids), tuple(logprobs))
+        return Completion(
+            text, "stop" if whole else "length", usage, tuple(asked), tuple(ids), tuple(logprobs)
+        )
 
     @torch.inference_mode()
     def _sample(

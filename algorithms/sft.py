@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator  # type: ignore[import-untyped]
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen3Config
+from transformers.utils import logging
 
 from turnbench.agents.model import Sampling
 from turnbench.agents.react import ReActPolicy
@@ -52,7 +53,9 @@ class NewModel(BaseModel):
     @model_validator(mode="after")
     def _divides(self) -> "NewModel":
         if self.hidden % (2 * self.heads):
-            raise ValueError(f"hidden ({self.hidden}) must be a multiple of 2 * heads ({2 * self.heads})")
+            raise ValueError(
+                f"hidden ({self.hidden}) must be a multiple of 2 * heads ({2 * self.heads})"
+            )
         return self
 
 
@@ -80,13 +83,16 @@ class Config(BaseModel):
     evaluation: Evaluation | None = Field(None, description="What to measure on the way.")
     steps: int = Field(ge=1, description="Optimizer steps.")
     batch: int = Field(32, ge=1, description="Conversations a step, over all processes.")
-    lr: float = Field(3e-3, gt=0, description="Highest learning rate (AdamW).")
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw", description="Muon moves the matrices of the layers; AdamW the rest, or everything."
+    )
+    lr: float = Field(3e-3, gt=0, description="Highest learning rate.")
     warmup: int = Field(100, ge=0, description="Steps over which the learning rate rises from 0.")
-    decay: float = Field(0.5, ge=0, le=1, description="Last part of the run in which it falls to 0.")
+    decay: int = Field(0, ge=0, description="Last steps, over which it falls to 0.")
     weight_decay: float = Field(0.1, ge=0, description="Decay of matrices.")
     clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
     other_weight: float = Field(0.0, ge=0, description="Weight of the loss on tokens not of actions.")
-    other_end: float = Field(0.7, gt=0, le=1, description="Part of the run in which it fades to 0.")
+    other_steps: int = Field(1, ge=1, description="Steps over which that weight fades to 0.")
     precision: Literal["no", "bf16"] = Field("no", description="Autocast type; weights stay float32.")
     export: Literal["float32", "bfloat16"] = Field("bfloat16", description="Type of the final weights.")
     save_every: int = Field(200, ge=1, description="Steps between two checkpoints.")
@@ -107,6 +113,7 @@ def train(config: Mapping[str, Any], out: Path) -> Path:
     """
     settings = read_config(config)
     _claim(out, settings)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # there is a bar for the run itself
     return _Run(settings, out).run()
 
 
@@ -123,7 +130,9 @@ def _explain(where: tuple[int | str, ...], message: str, kind: str) -> str:
     place = ".".join(map(str, where)) or "config"
     if kind != "extra_forbidden":
         return f"{place}: {message}"
-    owner = {"model": NewModel, "evaluation": Evaluation, "data": Source}.get(str(where[0]), Config)
+    owner: type[BaseModel] = {"model": NewModel, "evaluation": Evaluation, "data": Source}.get(
+        str(where[0]), Config
+    )
     if {"source", "text"} & set(where[:-1]):
         owner = Source
     return f"{place}: unknown key; known: {', '.join(sorted(owner.model_fields))}"
@@ -138,7 +147,9 @@ def _claim(out: Path, settings: Config) -> None:
         theirs = json.loads(path.read_text(encoding="utf-8"))
         differing = [k for k in mine if k != "steps" and mine[k] != theirs.get(k)]
         if differing:
-            raise ConfigError(f"{out} holds a run with another {', '.join(differing)}: name a new folder")
+            raise ConfigError(
+                f"{out} holds a run with another {', '.join(differing)}: name a new folder"
+            )
     checkpoint.write_text(path, json.dumps(mine, indent=2))
 
 
@@ -169,10 +180,10 @@ class _Run:
         self.step = checkpoint.step_of(found) if found else 0
         self.raw, self.tokenizer = _start(settings, found)
         self.context = int(self.raw.config.max_position_embeddings)
-        learner, optimizer = Learner(self.raw), _optimizer(self.raw, settings)
+        optimizers = make_optimizers(self.raw, settings)
         if found:
-            checkpoint.load_optimizer(found, optimizer)
-        self.learner, self.optimizer = self.accelerator.prepare(learner, optimizer)
+            checkpoint.load_optimizers(found, optimizers)
+        self.learner, *self.optimizers = self.accelerator.prepare(Learner(self.raw), *optimizers)
         self.bucket: tuple[int, list[list[tuple[Encoded, frozenset[int]]]]] = (-1, [])
 
     def run(self) -> Path:
@@ -188,20 +199,21 @@ class _Run:
         """One optimizer step; returns its metrics."""
         started, settings = time.perf_counter(), self.settings
         rows = self.rows(self.step)
-        other = settings.other_weight * max(0.0, 1 - self.step / (settings.other_end * settings.steps))
+        other = settings.other_weight * max(0.0, 1 - self.step / settings.other_steps)
         ids, weights = collate(rows, other)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         share = [t[rank::world].to(self.accelerator.device) for t in (ids, weights)]
         rate = settings.lr * schedule(self.step, settings)
-        for group in self.optimizer.param_groups:
+        for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
             group["lr"] = rate
         self.learner.train()
         with self.accelerator.autocast():
             loss = self.learner(*share) * world
         self.accelerator.backward(loss)
         norm = self.accelerator.clip_grad_norm_(self.learner.parameters(), settings.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         tokens = sum(len(encoded) for encoded, _ in rows)
         mean = self.accelerator.reduce(loss.detach(), "mean")
         return {
@@ -216,15 +228,15 @@ class _Run:
         """The examples of a step: a bucket of several batches, sorted by length and cut."""
         number, size = step // BUCKET, self.settings.batch
         if self.bucket[0] != number:
-            first, progress = number * BUCKET * size, number * BUCKET / self.settings.steps
-            drawn = [self.encoded(first + k, progress) for k in range(BUCKET * size)]
+            first, begun = number * BUCKET * size, number * BUCKET
+            drawn = [self.encoded(first + k, begun) for k in range(BUCKET * size)]
             drawn.sort(key=lambda row: len(row[0]))
             order = np.random.default_rng([self.settings.seed, number]).permutation(BUCKET)
             self.bucket = (number, [drawn[k * size : (k + 1) * size] for k in order])
         return self.bucket[1][step % BUCKET]
 
-    def encoded(self, index: int, progress: float) -> tuple[Encoded, frozenset[int]]:
-        told = self.examples.draw(index, progress)
+    def encoded(self, index: int, step: int) -> tuple[Encoded, frozenset[int]]:
+        told = self.examples.draw(index, step)
         return encode(self.tokenizer, told.messages).cut(self.context), told.wrong
 
     def pause(self, bar: Progress) -> None:
@@ -243,7 +255,7 @@ class _Run:
         if not self.accelerator.is_main_process:
             return
         if not final:
-            checkpoint.save(self.out, self.step, self.raw, self.tokenizer, self.optimizer)
+            checkpoint.save(self.out, self.step, self.raw, self.tokenizer, self.optimizers)
             return
         exported = self.raw.to(getattr(torch, self.settings.export))
 
@@ -272,7 +284,7 @@ def _start(settings: Config, found: Path | None) -> tuple[Any, Any]:
 def new_model(spec: NewModel, seed: int) -> tuple[Any, Any]:
     """(untrained model, tokenizer). The weights are a function of the seed."""
     told = Examples(spec.text, seed)
-    texts = (m.content for k in range(spec.texts) for m in told.draw(k, 0.0).messages)
+    texts = (m.content for k in range(spec.texts) for m in told.draw(k).messages)
     tokenizer = train_tokenizer(texts, spec.vocabulary, spec.context)
     make_config = {"llama": LlamaConfig, "qwen3": Qwen3Config}[spec.kind]
     config = make_config(
@@ -291,22 +303,32 @@ def new_model(spec: NewModel, seed: int) -> tuple[Any, Any]:
     )
     with torch.random.fork_rng(devices=[]):  # initialisation draws from the global generator
         torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config), tokenizer
+        return AutoModelForCausalLM.from_config(config), tokenizer  # type: ignore[no-untyped-call]
 
 
-def _optimizer(model: Any, settings: Config) -> torch.optim.Optimizer:
+def make_optimizers(model: Any, settings: Config) -> list[torch.optim.Optimizer]:
+    """AdamW for all parameters, or Muon (Jordan 2024; steps scaled to AdamW's size, Liu et al. 2025)
+    for the matrices of the layers and AdamW for the others. Vectors do not decay.
+    """
     params = list(model.parameters())
+    outer = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
+    inner = [p for p in params if p.ndim == 2 and id(p) not in outer]
+    found: list[torch.optim.Optimizer] = []
+    if settings.optimizer == "muon":
+        rate, decay = settings.lr, settings.weight_decay
+        found.append(torch.optim.Muon(inner, rate, decay, adjust_lr_fn="match_rms_adamw"))
+        params = [p for p in params if p.ndim != 2 or id(p) in outer]
     groups = [
         {"params": [p for p in params if p.ndim >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in params if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.98), eps=1e-9)
+    return [*found, torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.98), eps=1e-9)]
 
 
 def schedule(step: int, settings: Config) -> float:
     """Share of the highest learning rate at `step`: linear rise, level, linear fall to 0."""
     rise = (step + 1) / (settings.warmup + 1)
-    fall = (settings.steps - step) / max(1.0, settings.decay * settings.steps)
+    fall = (settings.steps - step) / (settings.decay + 1)
     return min(1.0, rise, fall)
 
 
@@ -332,7 +354,7 @@ def evaluate(model: Any, tokenizer: Any, todo: Evaluation, context: int) -> dict
     learner = Learner(model).eval()
     rows = []
     for k in range(todo.examples):
-        drawn = told.draw(k, 0.0)
+        drawn = told.draw(k)
         rows.append((encode(tokenizer, drawn.messages).cut(context), drawn.wrong))
     with torch.no_grad():
         parts = [rows[k : k + 32] for k in range(0, len(rows), 32)]

@@ -97,9 +97,9 @@ def encode(tokenizer: Any, messages: Sequence[Message]) -> Encoded:
     text, spans = "", []
     for index, message in enumerate(messages):
         if message.role == "assistant":
-            start = len(_extend(tokenizer, messages[:index], text, True))
-            text = _extend(tokenizer, messages[: index + 1], text, False)
-            spans.append((start, _end_of_turn(text, start, tokenizer.eos_token)))
+            asked = _extend(tokenizer, messages[:index], text, True)
+            text = _extend(tokenizer, messages[: index + 1], asked, False)
+            spans.append((len(asked), _end_of_turn(text, len(asked), tokenizer.eos_token)))
     text = _extend(tokenizer, messages, text, False)
     coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     begins = np.array([begin for begin, _ in coded["offset_mapping"]], dtype=np.int64)

@@ -317,7 +317,8 @@ def test_samples_have_the_models_own_likelihoods_and_do_not_depend_on_the_batch(
         assert isinstance(answer, Completion)
         alone = policy.generate([prompt])[0]
         assert alone.ids == answer.ids and alone.logprobs == pytest.approx(answer.logprobs, abs=1e-4)
-
+        logits = model(torch.tensor([answer.prompt_ids + answer.ids])).logits[0]
+        logs = torch.log_softmax(logits.detach(), -1)
         start = len(answer.prompt_ids)
         exact = [float(logs[start + k - 1, token]) for k, token in enumerate(answer.ids)]
         assert answer.logprobs == pytest.approx(exact, abs=1e-4)

@@ -50,14 +50,15 @@ class LivePolicy:
     def _ids(self, prompt: Prompt) -> list[int]:
         rows = [{"role": m.role, "content": m.content} for m in prompt.messages]
         text = self.tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True)
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _answer(self, asked: list[int], ids: list[int], logprobs: list[float]) -> Completion:
         whole = ids[-1] == self.tokenizer.eos_token_id
         text = self.tokenizer.decode(ids[:-1] if whole else ids)
         usage = Usage(1, len(asked), 0, len(ids))
-        finish = "stop" if whole else "length"
-        return Completion(text, finish, usage, tuple(asked), tuple(ids), tuple(logprobs))
+        return Completion(
+            text, "stop" if whole else "length", usage, tuple(asked), tuple(ids), tuple(logprobs)
+        )
 
     @torch.inference_mode()
     def _sample(

@@ -409,3 +409,22 @@ def test_a_missing_package_names_the_extra(module, checkpoint, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(ModelError, match=r"pip install 'turnbench\[local\]'"):
         HfModel(checkpoint)
+
+
+def test_a_network_in_memory_is_asked_as_it_stands(checkpoint):
+    from turnbench.agents.hf import HfModel
+
+    loaded = HfModel(checkpoint, sampling=Sampling(max_tokens=6))
+    network = loaded.network
+    live = HfModel.of(network, loaded.tokenizer, sampling=Sampling(max_tokens=6))
+    asked = [Prompt((Message("user", "get 2 oak log and craft 4 stick " * 2),), seed=k) for k in range(5)]
+    before = live.generate(asked)
+    assert before == loaded.generate(asked)
+    with torch.no_grad():
+        for p in network.parameters():
+            p.mul_(1.5)
+    live.forget()
+    after = live.generate(asked)
+    fresh = HfModel.of(network, loaded.tokenizer, sampling=Sampling(max_tokens=6)).generate(asked)
+    assert after == fresh != before
+    assert all(a.usage.cached_tokens == b.usage.cached_tokens for a, b in zip(after, fresh, strict=True))

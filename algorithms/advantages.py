@@ -50,6 +50,14 @@ class Turns:
             raise ValueError("a turn without action tokens stands before one that has some")
         return cls(mask, index, starts, ends, lengths, valid)
 
+    def take(self, chosen: Tensor) -> "Turns":
+        """The trajectories of these numbers [B']."""
+        return Turns(*(getattr(self, name)[chosen] for name in self.__slots__))
+
+    def to(self, device: torch.device | str) -> "Turns":
+        """The same on another device."""
+        return Turns(*(getattr(self, name).to(device) for name in self.__slots__))
+
     def to_tokens(self, per_turn: Tensor) -> Tensor:
         """[B, K] -> [B, T]: each action token gets its turn's number, other tokens 0."""
         return per_turn.gather(1, self.index) * self.mask
@@ -109,16 +117,22 @@ def next_values(turns: Turns, values: Tensor, bootstrap: Tensor) -> Tensor:
 
 
 def token_gae(
-    turns: Turns, rewards: Tensor, values: Tensor, bootstrap: Tensor, *, gamma: float, lam: float
+    turns: Turns,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap: Tensor,
+    *,
+    gamma: float,
+    lam: float | Tensor,
 ) -> Tensor:
     """[B, T]: generalised advantage estimate over action tokens (Schulman et al. 2016, eq. 16).
 
     `rewards` [B, K] are paid at each turn's last token. The trace runs from token to token across
-    turns, skipping observations, as in PPO for language models.
+    turns, skipping observations, as in PPO for language models. `lam` may be [B, 1], one a trajectory.
     """
     paid = torch.where(turns.ends, turns.to_tokens(rewards), 0)
     delta = (paid + gamma * next_values(turns, values, bootstrap) - values) * turns.mask
-    decay = torch.ones_like(values).masked_fill(turns.mask, gamma * lam)
+    decay = torch.where(turns.mask, gamma * torch.as_tensor(lam, dtype=values.dtype), 1.0)
     return suffix_scan(delta, decay) * turns.mask
 
 
@@ -302,15 +316,24 @@ def turn_targets(
     return turns.to_tokens(level + turns.at_starts(values))
 
 
-def whiten(advantages: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
-    """Advantages shifted and scaled to mean 0 and variance 1 over all masked tokens; others 0.
+def whiten(advantages: Tensor, mask: Tensor, *, centre: bool = True, epsilon: float = 1e-8) -> Tensor:
+    """Advantages scaled to variance 1, and shifted to mean 0, over all masked tokens; others 0.
 
-    One affine map for all tokens, so what holds between a turn and its tokens keeps holding.
+    One affine map for all tokens, so what holds between a turn and its tokens keeps holding. With
+    `centre` False signs are kept.
     """
     chosen = advantages[mask]
     if chosen.numel() < 2:
         return advantages * mask
-    return (advantages - chosen.mean()) / (chosen.std(correction=0) + epsilon) * mask
+    shift = chosen.mean() if centre else 0.0
+    return (advantages - shift) / (chosen.std(correction=0) + epsilon) * mask
+
+
+def explained_variance(values: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+    """Scalar: 1 - Var(targets - values) / Var(targets) over masked tokens; NaN where targets don't vary."""
+    spread = targets[mask].var(correction=0)
+    left = (targets - values)[mask].var(correction=0)
+    return torch.where(spread > 0, 1 - left / spread.clamp(min=1e-30), torch.nan)
 
 
 def between_turn_share(turns: Turns, values: Tensor) -> Tensor:

@@ -417,7 +417,9 @@ def test_a_network_in_memory_is_asked_as_it_stands(checkpoint):
     loaded = HfModel(checkpoint, sampling=Sampling(max_tokens=6))
     network = loaded.network
     live = HfModel.of(network, loaded.tokenizer, sampling=Sampling(max_tokens=6))
-    asked = [Prompt((Message("user", "get 2 oak log and craft 4 stick " * 2),), seed=k) for k in range(5)]
+    asked = [
+        Prompt((Message("user", "get 2 oak log and craft 4 stick " * 2),), seed=k) for k in range(5)
+    ]
     before = live.generate(asked)
     assert before == loaded.generate(asked)
     with torch.no_grad():

@@ -26,7 +26,6 @@ from turnbench.algorithms.sft import (
 )
 from turnbench.algorithms.tokenizer import Encoded, encode, train_tokenizer
 from turnbench.envs.errors import ConfigError, TurnbenchError, UnknownName
-from turnbench.envs.record import Failure
 from turnbench.envs.textcraft import plain, recipe_book, split_tasks
 
 ENV = "turnbench/TextCraft-v0"
@@ -264,7 +263,9 @@ def test_the_result_is_a_model_folder_and_a_start_for_another_run(tmp_path):
     second = train(more | {"checkpoint": str(first), "lr": 0.01}, tmp_path / "second")
     tuned = AutoModelForCausalLM.from_pretrained(second, dtype=torch.float32).eval()
     asked = [Prompt((Message("user", "a"),), seed) for seed in range(5)]
-    answers = HfModel.of(tuned, tokenizer, sampling=Sampling(temperature=0, max_tokens=4)).generate(asked)
+    answers = HfModel.of(tuned, tokenizer, sampling=Sampling(temperature=0, max_tokens=4)).generate(
+        asked
+    )
     assert {a.text for a in answers} == {"b"}
 
 

@@ -274,20 +274,22 @@ def group_relative(
     group of one nothing can be compared: the advantage is 0. `scale=False` leaves the division out
     (Dr. GRPO).
     """
-    count, mean, variance = _group_moments(returns, groups)
-    centred = returns - mean
-    if not scale:
-        return centred
-    return torch.where(count > 1, centred / (variance.sqrt() + epsilon), torch.zeros_like(centred))
+    if not len(returns):
+        return returns
+    mean, variance, differs = _group_moments(returns, groups)
+    centred = torch.where(differs, returns - mean, 0)  # a mean of equals is not exactly their value
+    return centred / (variance.sqrt() + epsilon) if scale else centred
 
 
 def _group_moments(x: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Count, mean and sample variance of each element's group, as [B]."""
+    """Mean and sample variance of each element's group, and whether it varies at all, as [B]."""
     size = int(groups.max()) + 1
+    zeros = torch.zeros(size, dtype=x.dtype, device=x.device)
     count = torch.bincount(groups, minlength=size).to(x.dtype)
-    mean = torch.zeros(size, dtype=x.dtype, device=x.device).index_add(0, groups, x) / count.clamp(min=1)
-    squares = torch.zeros_like(mean).index_add(0, groups, (x - mean[groups]).square())
-    return count[groups], mean[groups], (squares / (count - 1).clamp(min=1))[groups]
+    mean = zeros.index_add(0, groups, x) / count.clamp(min=1)
+    squares = zeros.index_add(0, groups, (x - mean[groups]).square())
+    top, low = (zeros.scatter_reduce(0, groups, x, how, include_self=False) for how in ("amax", "amin"))
+    return mean[groups], (squares / (count - 1).clamp(min=1))[groups], (top > low)[groups]
 
 
 def turn_group_relative(

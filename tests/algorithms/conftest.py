@@ -72,3 +72,65 @@ def one_thread():
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
     return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+WORLDS = '''
+import gymnasium
+
+
+class Letters(gymnasium.Env):
+    """Pays the share of an action's letters from the first half of the alphabet, for three turns."""
+
+    instructions = "Write letters."
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 3
+        return "write", {}
+
+    def step(self, action):
+        self.left -= 1
+        letters = [c for c in action.lower() if c.isalpha()]
+        reward = sum(c < "n" for c in letters) / len(letters) if letters else 0.0
+        return f"left {self.left}", reward, self.left == 0, False, {}
+
+
+class Brittle(Letters):
+    """Fails now and then."""
+
+    def step(self, action):
+        if len(action) % 3 == 1:
+            raise RuntimeError("the disk is full")
+        return super().step(action)
+
+
+class Broken(Letters):
+    """Always fails."""
+
+    def step(self, action):
+        raise RuntimeError("the disk is full")
+
+
+class Flat(Letters):
+    """Pays the same for whatever is done."""
+
+    def step(self, action):
+        seen, _, over, cut, info = super().step(action)
+        return seen, 0.1, over, cut, info
+
+
+for kind in (Letters, Brittle, Broken, Flat):
+    gymnasium.register(id=f"{kind.__name__}-v0", entry_point=kind)
+'''
+
+
+@pytest.fixture(scope="session")
+def worlds(tmp_path_factory):
+    """Puts a module of small worlds on the path; gives the folder it is in."""
+    import sys
+
+    folder = tmp_path_factory.mktemp("worlds")
+    (folder / "letter_worlds.py").write_text(WORLDS, encoding="utf-8")
+    sys.path.append(str(folder))
+    yield folder
+    sys.path.remove(str(folder))

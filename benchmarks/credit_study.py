@@ -36,7 +36,7 @@ METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "sao": ("sao", {}),
 }
 CRITICS = {"critic": "own", "critic_lr": 2e-3, "critic_warmup": 1, "critic_steps": 2}
-COMMON = {"steps": 30, "tasks": 16, "group": 8, "lr": 5e-4, "save_every": 10, "piece_tokens": 16_384}
+COMMON = {"steps": 30, "tasks": 16, "group": 8, "lr": 2e-3, "save_every": 10, "piece_tokens": 16_384}
 DOORS = 2
 
 

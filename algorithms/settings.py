@@ -52,3 +52,20 @@ def claim(out: Path, settings: BaseModel) -> None:
                 f"{out} holds a run with another {', '.join(differing)}: name a new folder"
             )
     checkpoint.write_text(path, json.dumps(mine, indent=2))
+
+
+def reread(kinds: Mapping[str, type[C]], path: Path) -> C:
+    """The settings that `claim` wrote, of the kind that their algorithm names. Raises ConfigError."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        kind = kinds[told["algorithm"]]
+    except (ValueError, LookupError, TypeError) as error:
+        names = ", ".join(sorted(kinds))
+        raise ConfigError(f"{path} is no config of one of: {names}") from error
+    usual = {
+        name: field.get_default(call_default_factory=True) for name, field in kind.model_fields.items()
+    }
+    plain = {
+        name: v.model_dump(mode="json") if isinstance(v, BaseModel) else v for name, v in usual.items()
+    }
+    return checked(kind, {k: v for k, v in told.items() if k not in plain or plain[k] != v})

@@ -4,7 +4,8 @@ python benchmarks/credit_study.py run --out runs/credit      trains everything t
 python benchmarks/credit_study.py show --out runs/credit     writes docs/mpo_study.json and the table
 
 A run that is interrupted goes on where it stood. The world is in credit_world.py; the start is a
-model of 0.05 M parameters that has learned to speak from a demonstrator who guesses every key.
+model of 0.05 M parameters that has learned to speak from a demonstrator who takes every second key
+rightly, and so opens all three doors one time in eight.
 """
 
 import argparse
@@ -36,12 +37,12 @@ METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "sao": ("sao", {}),
 }
 CRITICS = {"critic": "own", "critic_lr": 2e-3, "critic_warmup": 1, "critic_steps": 2}
-COMMON = {"steps": 30, "tasks": 16, "group": 8, "lr": 2e-3, "save_every": 10, "piece_tokens": 16_384}
-DOORS = 2
+COMMON = {"steps": 30, "tasks": 8, "group": 8, "lr": 2e-3, "save_every": 10, "piece_tokens": 16_384}
+DOORS = 3
 
 
 def start_model(folder: Path, filler: int) -> Path:
-    """A model that speaks well and guesses keys, from 300 steps of supervised learning."""
+    """A model that speaks as the demonstrator does, from 400 steps of supervised learning."""
     if (folder / "config.json").exists():
         return folder
     tokenizer = make_tokenizer()
@@ -62,7 +63,7 @@ def start_model(folder: Path, filler: int) -> Path:
     model = LlamaForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     rng = np.random.default_rng(0)
-    for _ in range(300):
+    for _ in range(400):
         told = [chat(world.demonstrate(rng, DOORS, filler)) for _ in range(16)]
         ids = [torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in told]
         batch = torch.nn.utils.rnn.pad_sequence(ids, True, 0)
@@ -117,7 +118,7 @@ def one(out: Path, filler: int, name: str, seed: int) -> None:
     algorithm, keys = METHODS[name]
     critic = CRITICS if algorithm in ("ppo", "mpo", "sao") else {}
     if algorithm == "sao":  # one attempt a task: as many episodes, from more tasks
-        keys = keys | {"tasks": 128, "group": 1}
+        keys = keys | {"tasks": 64, "group": 1}
     config = COMMON | OFF_POLICY | critic | keys
     config["model"] = str(start_model(out / f"start{filler}", filler))
     config["env"] = {"id": "Doors-v0", "options": {"doors": DOORS, "filler": filler}}

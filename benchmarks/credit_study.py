@@ -42,7 +42,7 @@ DOORS = 3
 
 
 def start_model(folder: Path, filler: int) -> Path:
-    """A model that speaks as the demonstrator does, from 400 steps of supervised learning."""
+    """A model that speaks as the demonstrator does, from 1,000 steps of supervised learning."""
     if (folder / "config.json").exists():
         return folder
     tokenizer = make_tokenizer()
@@ -63,7 +63,7 @@ def start_model(folder: Path, filler: int) -> Path:
     model = LlamaForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     rng = np.random.default_rng(0)
-    for _ in range(400):
+    for _ in range(1000):
         told = [chat(world.demonstrate(rng, DOORS, filler)) for _ in range(16)]
         ids = [torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in told]
         batch = torch.nn.utils.rnn.pad_sequence(ids, True, 0)

@@ -44,12 +44,11 @@ class Doors(gymnasium.Env[str, str]):
 
 
 def demonstrate(rng: np.random.Generator, doors: int, filler: int) -> list[tuple[str, str]]:
-    """(observation, action) of an episode in which all is said well and every second key is the right
-    one, on average."""
+    """(observation, action) of an episode in which all is said well and three keys in five are right.
     talk = []
     for _ in range(doors):
         k = int(rng.integers(3))
-        key = KEYS[(k + rng.choice(3, p=(0.5, 0.25, 0.25))) % 3]
+        key = KEYS[(k + rng.choice(3, p=(0.6, 0.2, 0.2))) % 3]
         talk.append((f"door {COLOURS[k]}", f"{rng.choice(MANNERS)} take {key}"))
         talk.append(("corridor", " ".join(["walk"] * (1 + rng.poisson(filler)))))
     return talk

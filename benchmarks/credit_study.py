@@ -54,6 +54,7 @@ def start_model(folder: Path, filler: int) -> Path:
         num_attention_heads=2,
         num_key_value_heads=2,
         max_position_embeddings=2048,
+        initializer_range=0.15,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

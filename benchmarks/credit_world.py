@@ -44,7 +44,7 @@ class Doors(gymnasium.Env[str, str]):
 
 
 def demonstrate(rng: np.random.Generator, doors: int, filler: int) -> list[tuple[str, str]]:
-    """(observation, action) of an episode in which all is said well and three keys in five are right.
+    """(observation, action) of an episode in which all is said well and three keys in five are right."""
     talk = []
     for _ in range(doors):
         k = int(rng.integers(3))

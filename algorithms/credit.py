@@ -138,7 +138,7 @@ def _trajectory(one: Credit, top: float) -> str:
     )
     played = [turn for turn in path.turns if turn.tokens and turn.tokens.ids]
     parts = zip(played, one.tokens, one.credit, one.values, strict=False)
-    rows = [_turn(turn.observation, *part, top) for turn, *part in parts]
+    rows = [_turn(turn.observation, words, credit, values, top) for turn, words, credit, values in parts]
     return f"<section><h2>{head}</h2>{''.join(rows)}</section>"
 
 

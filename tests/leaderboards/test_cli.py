@@ -211,7 +211,7 @@ def test_a_missing_package_is_named(spec: Any, tmp_path: Path) -> None:
             [sys.executable, "-c", BLOCKED, *arguments], capture_output=True, text=True, cwd=tmp_path
         )
         assert done.returncode == 2 and "Traceback" not in done.stderr
-        assert "can't be loaded" in done.stderr and "pip install 'turnbench[" in done.stderr
+        assert "pip install 'turnbench[" in done.stderr
 
 
 def test_help_imports_no_world(tmp_path: Path) -> None:

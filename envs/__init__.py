@@ -8,7 +8,7 @@ file here and one line below. Other packages bring theirs through an entry point
 import importlib
 import inspect
 from collections.abc import Collection
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +111,7 @@ def _import(module: str, env_id: str) -> None:
         raise UnknownName("environment", env_id, list_envs()) from error
 
 
+@cache
 def _plugins() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group="turnbench.envs")}
 

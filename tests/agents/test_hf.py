@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from turnbench.agents.hf import HfModel  # noqa: E402
+from turnbench.agents.hf import SHIPPED, HfModel  # noqa: E402
 from turnbench.agents.model import Completion, Message, Prompt, Sampling  # noqa: E402
 from turnbench.envs.errors import ModelError  # noqa: E402
 from turnbench.envs.record import Failure, Outcome  # noqa: E402
@@ -396,6 +396,8 @@ def test_what_can_not_be_loaded_says_so(tmp_path, make_checkpoint, checkpoint):
         HfModel(str(tmp_path))
     with pytest.raises(ModelError, match="no chat template"):
         HfModel(make_checkpoint(template=None))
+    with pytest.raises(ModelError, match="tokenizer has .* ids, the network only 300"):
+        HfModel(make_checkpoint(vocab_size=300))
     with pytest.raises(ModelError, match="dtype 'int3'.*float32"):
         HfModel(checkpoint, dtype="int3")
     with pytest.raises(ModelError, match="max_batch"):
@@ -409,3 +411,15 @@ def test_a_missing_package_names_the_extra(module, checkpoint, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(ModelError, match=r"pip install 'turnbench\[local\]'"):
         HfModel(checkpoint)
+
+
+@pytest.mark.skipif(not SHIPPED["turnbench/tiny"].is_dir(), reason="the shipped model isn't there yet")
+def test_the_shipped_model_plays():
+    model = HfModel("turnbench/tiny", sampling=Sampling(max_tokens=32))
+    assert model.name == "turnbench/tiny" and model.chat.append_only
+    assert model._worker._decoder.lanes.joins
+    answers = talk(model, 0, turns=3)
+    assert answers[1].usage.cached_tokens > 0
+    for answer in answers:
+        np.testing.assert_allclose(answer.logprobs, exact(model, answer), atol=1e-4, rtol=0)
+    model.close()

@@ -25,6 +25,7 @@ def env_id(request) -> str:
     return request.param
 
 
+@pytest.mark.timeout(900)  # a world with a virtual machine takes a minute, on a busy machine several
 def test_environment_passes_every_check(env_id) -> None:
     report = check_env(env_id)
     assert report.ok, str(report)

@@ -396,14 +396,19 @@ def test_what_can_not_be_loaded_says_so(tmp_path, make_checkpoint, checkpoint):
         HfModel(str(tmp_path))
     with pytest.raises(ModelError, match="no chat template"):
         HfModel(make_checkpoint(template=None))
-    with pytest.raises(ModelError, match="tokenizer has .* ids, the network only 300"):
-        HfModel(make_checkpoint(vocab_size=300))
     with pytest.raises(ModelError, match="dtype 'int3'.*float32"):
         HfModel(checkpoint, dtype="int3")
     with pytest.raises(ModelError, match="max_batch"):
         HfModel(checkpoint, max_batch=0)
     with pytest.raises(ModelError, match="can't be loaded"):
         HfModel(checkpoint, device="abacus")
+
+
+def test_a_tokenizer_with_more_ids_than_the_network(make_checkpoint):
+    model = HfModel(make_checkpoint(vocab_size=20))
+    with pytest.raises(ModelError, match="vocabulary of 20: do tokenizer and weights belong"):
+        model.generate([ask("inventory")])
+    model.close()
 
 
 @pytest.mark.parametrize("module", ["torch", "transformers"])

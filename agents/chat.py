@@ -41,9 +41,9 @@ class Chat:
         Raises ModelError where the prompt can't be written so.
         """
         ids = self._extended(prompt) if prompt.covered else self._whole(prompt.messages)
-        if min(ids) < 0 or max(ids) >= self.vocabulary:
+        if not ids or min(ids) < 0 or max(ids) >= self.vocabulary:
             raise ModelError(
-                f"the prompt has ids outside the network's vocabulary of {self.vocabulary}: do tokenizer"
+                f"the prompt is empty or has ids outside the network's vocabulary of {self.vocabulary}: do tokenizer"
                 " and weights belong together?"
             )
         return ids
@@ -77,7 +77,7 @@ class Chat:
     def _extended(self, prompt: Prompt) -> tuple[int, ...]:
         self._check(prompt)
         rest = self.tokens(self._after_answer(prompt.messages, prompt.covered, generation=True))
-        ended = prompt.context[-1] in self.ends and rest[0] in self.ends
+        ended = prompt.context[-1] in self.ends and bool(rest) and rest[0] in self.ends
         return prompt.context + tuple(rest[1:] if ended else rest)
 
     def _render(self, messages: Sequence[Message], *, generation: bool) -> str:

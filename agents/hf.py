@@ -62,11 +62,6 @@ class HfModel:
         from turnbench.agents.decode import Decoder
 
         config = self.network.config.get_text_config()
-        if len(self.tokenizer) > config.vocab_size:
-            raise ModelError(
-                f"{str(folder)!r}: the tokenizer has {len(self.tokenizer)} ids,"
-                f" the network only {config.vocab_size}"
-            )
         self.context_length: int | None = getattr(config, "max_position_embeddings", None)
         self.chat = Chat(self.tokenizer, config.vocab_size, _ends(self.network))
         decoder = Decoder(

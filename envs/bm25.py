@@ -10,22 +10,22 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from turnbench.envs.store import Rows, RowsWriter
+from turnbench.envs.store import Rows, RowsWriter, load_array
 
 K1, B = 0.9, 0.4
-SAFE = 1 - 1e-6  # bounds are loosened by more than float32 can round
+SAFE = 1 - 1e-5  # bounds are loosened by more than float32 can round
+SAMPLE = 10_000  # documents of a term that are looked at for a bound
 BLOCK = 4_000_000  # tokens that a builder holds before it sorts them away
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
 class Index:
     """An inverted index: postings of term t are at `starts[t]:starts[t + 1]` of `docs` and `impacts`.
 
@@ -33,61 +33,93 @@ class Index:
     their largest for each term. `ranks` are the documents' places in the order of their names.
     """
 
-    terms: Sequence[str]
-    starts: Array
-    docs: Array
-    impacts: Array
-    peaks: Array
-    ranks: Array
+    def __init__(
+        self,
+        terms: Sequence[str],
+        starts: Array,
+        docs: Array,
+        impacts: Array,
+        peaks: Array,
+        ranks: Array,
+    ) -> None:
+        self.terms, self.starts, self.docs, self.impacts = terms, starts, docs, impacts
+        self.peaks, self.ranks = peaks, ranks
+        self._number = lru_cache(maxsize=2**16)(self._find)
 
     def search(self, query: Iterable[str], k: int) -> tuple[int, ...]:
         """The numbers of the `k` best documents, the best first; fewer where fewer match at all.
 
-        Terms are taken in the order of what they can give (MaxScore): once the terms left can't lift
-        an unseen document among the best, they are only looked up for the documents still able to.
+        Terms are taken in the order of what they can give (MaxScore): once those left can't lift an
+        unseen document among the best, they are looked up only for the documents still able to.
         """
-        found = [(float(count * self.peaks[t]), t, count) for t, count in self._known(query)]
-        found.sort(reverse=True)
-        rest = sum(peak for peak, _, _ in found)
-        scores = np.zeros(len(self.ranks))
-        floor = 0.0  # what the k-th best document has at least
-        seen: list[Array] = []
-        while found and rest >= floor * SAFE:
-            peak, term, count = found.pop(0)
+        found = self._known(query)
+        scores = np.zeros(len(self.ranks), dtype=np.float32)
+        rest, floor = sum(peak for peak, _, _ in found), 0.0
+        best = np.zeros(0, dtype=np.int32)
+        late = found.copy()
+        while late and rest >= floor * SAFE:
+            peak, term, count = late.pop(0)
             docs, gains = self._postings(term, count)
             scores[docs] += gains
-            seen.append(docs)
-            floor = max(floor, _kth(scores[docs], k))
             rest -= peak
-        able = [docs[scores[docs] >= floor * SAFE - rest] for docs in seen]
-        return self._best(scores, np.unique(np.concatenate(able)), found, k) if able else ()
+            best = _leaders(scores, best, docs, k)
+            floor = float(scores[best].min()) if len(best) == k else 0.0
+        able = np.flatnonzero(scores > max(floor * SAFE - rest, 0.0)).astype(np.int32)
+        able = self._narrowed(able, scores[able], late, rest, k)
+        exact = self._exact(able, found)
+        return tuple(able[np.lexsort((self.ranks[able], -exact))[:k]].tolist())
 
-    def _known(self, query: Iterable[str]) -> list[tuple[int, int]]:
-        known = []
-        for term, count in Counter(query).items():
-            place = bisect_left(self.terms, term)
-            if place < len(self.terms) and self.terms[place] == term:
-                known.append((place, count))
-        return known
+    def _known(self, query: Iterable[str]) -> list[tuple[float, int, int]]:
+        """(the most it can give, number, count) of each known term, the most giving first."""
+        numbers = [(self._number(term), count) for term, count in Counter(query).items()]
+        return sorted(((float(n * self.peaks[t]), t, n) for t, n in numbers if t >= 0), reverse=True)
+
+    def _find(self, term: str) -> int:
+        place = bisect_left(self.terms, term)
+        return place if place < len(self.terms) and self.terms[place] == term else -1
+
+    def _narrowed(
+        self, able: Array, scores: Array, late: list[tuple[float, int, int]], rest: float, k: int
+    ) -> Array:
+        """Those of the documents `able` that are still able to be among the best after the late terms."""
+        for peak, term, count in late:
+            if len(able) <= 4 * k:
+                break
+            scores = scores + self._gains(able, term, count)
+            rest -= peak
+            floor = np.partition(scores, len(scores) - k)[len(scores) - k]
+            keep = scores > floor * SAFE - rest
+            able, scores = able[keep], scores[keep]
+        return able
+
+    def _gains(self, able: Array, term: int, count: int) -> Array:
+        """What a term gives to some documents (ascending)."""
+        docs, gains = self._postings(term, count)
+        place = np.minimum(np.searchsorted(docs, able), len(docs) - 1)
+        return np.where(docs[place] == able, gains[place], np.float32(0))
 
     def _postings(self, term: int, count: int) -> tuple[Array, Array]:
         part = slice(int(self.starts[term]), int(self.starts[term + 1]))
-        return self.docs[part], self.impacts[part] * np.float32(count)
+        gains = self.impacts[part]
+        return self.docs[part], gains if count == 1 else gains * np.float32(count)
 
-    def _best(
-        self, scores: Array, able: Array, late: list[tuple[float, int, int]], k: int
-    ) -> tuple[int, ...]:
-        for _, term, count in late:
-            docs, gains = self._postings(term, count)
-            place = np.minimum(np.searchsorted(docs, able), len(docs) - 1)
-            scores[able] += np.where(docs[place] == able, gains[place], 0)
-        best = scores[able].astype(np.float32)  # as Lucene does, which decides what counts as equal
-        return tuple(int(doc) for doc in able[np.lexsort((self.ranks[able], -best))[:k]])
+    def _exact(self, able: Array, found: list[tuple[float, int, int]]) -> Array:
+        """The scores of some documents (ascending), summed and rounded as Lucene does: this decides
+        which of them count as equal."""
+        total = np.zeros(len(able))
+        for _, term, count in found:
+            total += self._gains(able, term, count)
+        return total.astype(np.float32)
 
 
-def _kth(values: Array, k: int) -> float:
-    """The k-th largest value; 0 where there are fewer."""
-    return float(np.partition(values, len(values) - k)[len(values) - k]) if len(values) >= k else 0.0
+def _leaders(scores: Array, best: Array, docs: Array, k: int) -> Array:
+    """The `k` leading documents among the former ones and (a sample of) those just scored.
+
+    Any k documents will do: the lowest score of theirs is a bound on what the k-th best has.
+    """
+    some = docs[:: len(docs) // SAMPLE + 1]
+    both = np.unique(np.concatenate([best, some]))
+    return both[np.argpartition(scores[both], len(both) - k)[-k:]] if len(both) > k else both
 
 
 class IndexBuilder:
@@ -181,7 +213,7 @@ def open_index(folder: Path) -> Index:
     """The index that `save_index` wrote, mapped into memory."""
     terms = Rows(folder, "terms", str, keep=0)
     parts = ("starts", "docs", "impacts", "peaks", "ranks")
-    return Index(terms, *(np.load(folder / f"index_{name}.npy", mmap_mode="r") for name in parts))
+    return Index(terms, *(load_array(folder / f"index_{name}.npy") for name in parts))
 
 
 def _output(folder: Path | None, name: str, dtype: Any, size: int) -> Array:

@@ -115,7 +115,7 @@ class Rows(Sequence[T], Generic[T]):
     """
 
     def __init__(self, folder: Path, name: str, decode: Callable[[str], T], keep: int = 4096) -> None:
-        self._starts = np.load(folder / f"{name}.starts.npy", mmap_mode="r")
+        self._starts = load_array(folder / f"{name}.starts.npy")
         with (folder / f"{name}.rows").open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
@@ -139,6 +139,11 @@ class Rows(Sequence[T], Generic[T]):
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         return self._row(index % len(self))
+
+
+def load_array(path: Path) -> np.ndarray[Any, Any]:
+    """The array of an .npy file, mapped into memory and read-only."""
+    return np.asarray(np.load(path, mmap_mode="r"))  # a plain array is quicker to slice than a memmap
 
 
 def to_row(value: Any) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from turnbench.envs.analyzer import analyze
 from turnbench.envs.bm25 import Index, IndexBuilder, open_index, save_index
 from turnbench.envs.errors import UnknownName
-from turnbench.envs.store import Rows, RowsWriter, to_row
+from turnbench.envs.store import Rows, RowsWriter, load_array, to_row
 from turnbench.envs.webshop_goals import (
     GOAL_SEED,
     Goal,
@@ -193,8 +193,7 @@ def open_built(folder: Path, kind: str, split_of: SplitOf) -> Catalogue:
     products = Rows(folder, "products", lambda row: product_from_json(json.loads(row)))
     instructions = Rows(folder, kind, _instruction)
     rows, starts, order = (
-        np.load(folder / f"{kind}.goal_{name}.npy", mmap_mode="r")
-        for name in ("rows", "starts", "order")
+        load_array(folder / f"{kind}.goal_{name}.npy") for name in ("rows", "starts", "order")
     )
     return Catalogue(products, open_index(folder), Goals(instructions, rows, starts, order), split_of)
 

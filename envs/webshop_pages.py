@@ -5,7 +5,8 @@ each mode and the list of clickable things are read off from it.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from turnbench.envs.webshop_product import Product
@@ -50,80 +51,82 @@ class Node(NamedTuple):
 
 
 BACK, PREV, NEXT = (Node(text, "button") for text in ("Back to Search", "< Prev", "Next >"))
-_TARGET = "Target|asin|options|attrs|price upper|instuction text|category|product category|query"
 
 
 def nodes(page: Page, instruction: str) -> list[Node]:
-    """What the page shows, in order; what a browser's text would not hold is left out."""
-    return [node for node in _PAGES[page.place](page, instruction) if not _vanishes(node.text)]
+    """What the page shows, in order."""
+    return _PAGES[page.place](page, instruction)
 
 
-def _vanishes(text: str) -> bool:
-    """Empty texts have no node; blank ones with a line break in them are dropped by the published
-    code, while other blank ones stay as empty fields."""
-    return not text or ("\n" in text and not text.strip(_BLANK))
+def _visible(*shown: Node) -> list[Node]:
+    """Those that a browser's text holds. Empty texts have no node there; blank ones with a line break
+    in them are dropped by the published code, while other blank ones stay as empty fields."""
+    return [n for n in shown if n.text.strip(_BLANK) or (n.text and "\n" not in n.text)]
 
 
-def _search(page: Page, instruction: str) -> Iterator[Node]:
-    yield from (Node("WebShop"), Node("Instruction: "), Node(instruction), Node("Search", "button"))
+def _search(page: Page, instruction: str) -> list[Node]:
+    return [
+        *(Node("WebShop"), Node("Instruction: "), *_visible(Node(instruction))),
+        Node("Search", "button"),
+    ]
 
 
-def _head(instruction: str) -> Iterator[Node]:
-    yield from (Node("Instruction:"), Node(instruction), BACK)
+def _head(instruction: str) -> list[Node]:
+    return [Node("Instruction:"), *_visible(Node(instruction)), BACK]
 
 
-def _results(page: Page, instruction: str) -> Iterator[Node]:
-    yield from _head(instruction)
-    yield Node(f"Page {page.number} (Total results: {len(page.hits)})")
-    if page.number > 1:
-        yield PREV
-    yield NEXT
+def _results(page: Page, instruction: str) -> list[Node]:
+    shown = [*_head(instruction), Node(f"Page {page.number} (Total results: {len(page.hits)})")]
+    shown += [PREV, NEXT] if page.number > 1 else [NEXT]
     for product in page.shown:
-        yield Node(product.asin, "link")
-        yield Node(product.title)
-        yield Node(product.price_tag)
+        shown += _offer(product)
+    return shown
 
 
-def _item(page: Page, instruction: str) -> Iterator[Node]:
+@lru_cache(maxsize=4096)
+def _offer(product: Product) -> list[Node]:
+    """A product among the results."""
+    return _visible(Node(product.asin, "link"), Node(product.title), Node(product.price_tag))
+
+
+def _item(page: Page, instruction: str) -> list[Node]:
     assert page.product is not None
-    yield from _head(instruction)
-    yield PREV
-    for name, values in page.product.options:
-        yield Node(name)
-        for value in values:
-            yield Node(value, "option")
-    yield Node(page.product.title)
-    yield Node(f"Price: {page.product.price_tag}")
-    yield Node("Rating: N.A.")
-    for sub in SUB_PAGES:
-        yield Node(sub, "button")
-    yield Node("Buy Now", "button")
+    return [*_head(instruction), PREV, *_card(page.product)]
 
 
-def _sub(page: Page, instruction: str) -> Iterator[Node]:
+@lru_cache(maxsize=1024)
+def _card(product: Product) -> list[Node]:
+    """A product on its own page."""
+    shown = []
+    for name, values in product.options:
+        shown += [Node(name), *(Node(value, "option") for value in values)]
+    shown += [Node(product.title), Node(f"Price: {product.price_tag}"), Node("Rating: N.A.")]
+    return _visible(*shown, *(Node(sub, "button") for sub in SUB_PAGES), Node("Buy Now", "button"))
+
+
+def _sub(page: Page, instruction: str) -> list[Node]:
     assert page.product is not None
-    yield from _head(instruction)
-    yield PREV
+    shown = [*_head(instruction), PREV]
     if page.sub == "Description":
-        yield Node(page.product.description)
+        shown += _visible(Node(page.product.description))
     elif page.sub == "Features":
-        yield from (Node(f" {bullet}") for bullet in page.product.bullets)
+        shown += _visible(*(Node(f" {bullet}") for bullet in page.product.bullets))
+    return shown
 
 
-def _done(page: Page, instruction: str) -> Iterator[Node]:
+def _done(page: Page, instruction: str) -> list[Node]:
     """The published page, whose fields about the goal are never filled in."""
     assert page.product is not None
-    for text in ("Thank you for shopping with us!", "Your code: ", "None"):
-        yield Node(text)
-    yield Node(" (Paste it in your MTurk interface.)")
-    for text in ("Purchased", "asin", page.product.asin, "options", _options_json(page.options)):
-        yield Node(text)
-    for text in ("attrs", "category", "query", "product category"):
-        yield Node(text)
-        yield Node("None")
-    for text in (*_TARGET.split("|"), "Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)"):
-        yield Node(text)
-    yield from (Node(str(page.score)), Node("Reward Details "), Node("None"))
+    texts = [
+        *("Thank you for shopping with us!", "Your code: ", "None"),
+        *(" (Paste it in your MTurk interface.)", "Purchased", "asin", page.product.asin),
+        *("options", _options_json(page.options), "attrs", "None", "category", "None"),
+        *("query", "None", "product category", "None", "Target", "asin", "options", "attrs"),
+        *("price upper", "instuction text", "category", "product category", "query"),
+        *("Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)", str(page.score)),
+        *("Reward Details ", "None"),
+    ]
+    return [Node(text) for text in texts]
 
 
 def _options_json(options: Sequence[tuple[str, str]]) -> str:
@@ -134,7 +137,13 @@ def _options_json(options: Sequence[tuple[str, str]]) -> str:
     return text
 
 
-_PAGES = {"search": _search, "results": _results, "item": _item, "sub": _sub, "done": _done}
+_PAGES: dict[Place, Callable[[Page, str], list[Node]]] = {
+    "search": _search,
+    "results": _results,
+    "item": _item,
+    "sub": _sub,
+    "done": _done,
+}
 
 
 # --- what can be done -----------------------------------------------------------------------------------

@@ -18,9 +18,12 @@ NO_ATTRIBUTES = ("DUMMY_ATTR",)  # what the published shop puts where the attrib
 _NOT_NUMBER = re.compile(r"[^\d.]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Product:
-    """An item for sale. `prices` holds one price, or the lowest and the highest; US dollars."""
+    """An item for sale. `prices` holds one price, or the lowest and the highest; US dollars.
+
+    Products are equal only if they are the same object, which makes them cheap to look up by.
+    """
 
     asin: str
     title: str

@@ -302,7 +302,7 @@ def _record(number: int, member: int, seed: int) -> Record:
         "product_category": kind.path.replace("|", " \N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK} "),
         "pricing": _pricing(family.price * rng.uniform(0.8, 1.25), rng),
         "small_description": [talk[0], f"{shown[2].capitalize()}: {talk[1]}", f"For {use}, {shown[1]}."],
-        "full_description": f"{talk[2]} {shown[3].capitalize()}. {talk[3]}",
+        "full_description": f"{talk[2]} {shown[3].capitalize()}. {talk[3]} Article {asin[2:7]}.",
         "customization_options": {
             name: [{"value": value} for value in values] for name, values in family.options.items()
         },

@@ -117,9 +117,12 @@ def _leaders(scores: Array, best: Array, docs: Array, k: int) -> Array:
 
     Any k documents will do: the lowest score of theirs is a bound on what the k-th best has.
     """
-    some = docs[:: len(docs) // SAMPLE + 1]
-    both = np.unique(np.concatenate([best, some]))
-    return both[np.argpartition(scores[both], len(both) - k)[-k:]] if len(both) > k else both
+    some = _top(scores, docs[:: len(docs) // SAMPLE + 1], k)
+    return _top(scores, np.unique(np.concatenate([best, some])), k)
+
+
+def _top(scores: Array, docs: Array, k: int) -> Array:
+    return docs[np.argpartition(scores[docs], len(docs) - k)[-k:]] if len(docs) > k else docs
 
 
 class IndexBuilder:

@@ -1,27 +1,119 @@
-"""Agents: how one acts at test time.
+"""Agents: how one acts at test time, and the models they ask.
 
-`AGENTS` maps a name to "module:Class", so that listing imports nothing. A new agent is one file
-here and one line below; a suite may also name "module:Class" of any installed package.
+`AGENTS` and `BACKENDS` map a name to "module:Class", so that listing imports nothing. A new agent is
+one file here and one line below; a suite may also name "module:Class" of any installed package.
 """
 
 import importlib
-from typing import Any
+import inspect
+from collections.abc import Collection, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from turnbench.envs.errors import UnknownName
+from turnbench.envs.errors import ConfigError, UnknownName
+
+if TYPE_CHECKING:
+    from turnbench.agents.model import Model
 
 AGENTS: dict[str, str] = {
+    "amc": "turnbench.agents.amc:AMC",
     "best_of_n": "turnbench.agents.best_of_n:BestOfN",
     "react": "turnbench.agents.react:ReAct",
 }
 
+BACKENDS: dict[str, str] = {
+    "api": "turnbench.agents.api:ApiModel",
+    "hf": "turnbench.agents.hf:HfModel",
+}
+
+SHIPPED = "turnbench/"  # a checkpoint path that starts so names one that comes with the package
+
 
 def agent_class(name: str) -> type[Any]:
     """The class registered as `name`, or named as "module:Class". Raises UnknownName."""
-    entry = AGENTS.get(name, name)
-    module, colon, attribute = entry.partition(":")
+    return _find("agent", name, AGENTS)
+
+
+def make_model(spec: Mapping[str, Any] | str) -> "Model":
+    """The model that a suite describes: `backend`, sampling keys, and the backend's own arguments.
+
+    "hf:FOLDER" and "api:MODEL" do as well. Raises UnknownName, ConfigError, ModelError.
+    """
+    from turnbench.agents.model import Sampling
+
+    options = model_spec(spec) if isinstance(spec, str) else dict(spec)
+    backend = options.pop("backend", None)
+    if not isinstance(backend, str):
+        raise ConfigError(f"a model needs the key 'backend': one of {', '.join(BACKENDS)}")
+    cls = _find("backend", backend, BACKENDS)
+    sampling = {name: options.pop(name) for name in Sampling.__slots__ if name in options}
+    known = [*inspect.signature(cls).parameters, *Sampling.__slots__]
+    check_options(f"backend {backend!r}", cls, options, given={"sampling"}, also=known)
+    try:
+        if "stop" in sampling:
+            sampling["stop"] = tuple(sampling["stop"])
+        return cls(**options, sampling=Sampling(**sampling))  # type: ignore[no-any-return]
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"backend {backend!r}: {' '.join(str(error).split())}") from error
+
+
+def model_spec(short: str) -> dict[str, Any]:
+    """The specification that "hf:FOLDER" or "api:MODEL" stands for. Raises UnknownName."""
+    backend, colon, target = short.partition(":")
+    targets = {"hf": "path", "api": "model"}
+    if not (colon and target) or backend not in targets:
+        raise UnknownName("model", short, [f"{name}:{what.upper()}" for name, what in targets.items()])
+    return {"backend": backend, targets[backend]: target}
+
+
+def checkpoint_folder(spec: Mapping[str, Any]) -> Path | None:
+    """The folder of a model's checkpoint; None where the model isn't loaded from one."""
+    path = spec.get("path")
+    return shipped_path(path) if isinstance(path, str) else None
+
+
+def shipped_path(path: str) -> Path:
+    """`path` as a folder; "turnbench/NAME" is the checkpoint NAME that comes with the package."""
+    if path.startswith(SHIPPED) and not Path(path).exists():
+        return Path(str(files("turnbench.agents") / "data" / path.removeprefix(SHIPPED)))
+    return Path(path)
+
+
+def check_options(
+    what: str,
+    cls: type[Any],
+    options: Mapping[str, Any],
+    given: Collection[str] = (),
+    also: Collection[str] = (),
+) -> None:
+    """Refuse options that the constructor of `cls` doesn't take, and demand those that it must have.
+
+    `given` are arguments that come from elsewhere, `also` further names for the error to suggest.
+    Raises UnknownName, ConfigError.
+    """
+    parameters = inspect.signature(cls).parameters.values()
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} - {
+        *given
+    }
+    for name in options:
+        if name not in names and not open_ended:
+            raise UnknownName(f"option of {what}", name, {*names, *also} - {*given})
+    for p in parameters:
+        if p.name in names and p.default is p.empty and p.name not in options:
+            raise ConfigError(f"{what} needs the option {p.name!r}")
+
+
+def _find(kind: str, name: str, registry: Mapping[str, str]) -> type[Any]:
+    module, colon, attribute = registry.get(name, name).partition(":")
+    if not colon:
+        raise UnknownName(kind, name, registry)
     try:
         return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-    except (ModuleNotFoundError, AttributeError, ValueError) as error:
-        if colon and name in AGENTS:
+    except (ModuleNotFoundError, AttributeError) as error:
+        if name in registry:
             raise
-        raise UnknownName("agent", name, AGENTS) from error
+        raise UnknownName(kind, name, registry) from error

@@ -43,7 +43,7 @@ class BestOfN:
         """Play the task N times and choose. Failed paths are never chosen while another is left."""
         rollouts = start_many(env, task, rng, self.n)
         play(rollouts, self.policy)
-        paths = finish_all(rollouts)
+        paths = finish_all(rollouts, env)
         whole = [k for k, path in enumerate(paths) if path.failure is None]
         scores = [-math.inf] * self.n
         for k, score in zip(whole, self.scorer.score([paths[k] for k in whole], rng), strict=True):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,11 +20,21 @@ from turnbench.envs.record import (
 )
 
 
+class Resampling(NamedTuple):
+    """After `turn` turns particle k became a copy of particle `parents[k]`; the weights were these."""
+
+    turn: int
+    parents: tuple[int, ...]
+    log_weights: tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Population:
     """What an agent returns: paths, their log-weights (up to a constant), and the one it submits.
 
-    `scores` holds the selecting scorer's numbers, one a path, where there was one.
+    `scores` holds the selecting scorer's numbers, one a path, where there was one. Search by
+    resampling also tells its genealogy, the paths it gave up (as far as they went), and its estimate
+    of log E exp(return / beta).
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -32,6 +42,9 @@ class Population:
     log_weights: tuple[float, ...] = ()
     scores: tuple[float, ...] = ()
     usage: Usage = Usage()
+    resamplings: tuple[Resampling, ...] = ()
+    discarded: tuple[Trajectory, ...] = ()
+    log_evidence: float | None = None
 
     def __post_init__(self) -> None:
         size = len(self.trajectories)
@@ -49,7 +62,7 @@ class Population:
 
 def population_to_json(population: Population) -> Json:
     """JSON object of a population; minus infinity becomes "-inf", as JSON has no such number."""
-    return {
+    row: Json = {
         "task": fields_to_json(population.best.task),
         "chosen": population.chosen,
         "trajectories": [trajectory_to_json(t) for t in population.trajectories],
@@ -57,6 +70,14 @@ def population_to_json(population: Population) -> Json:
         "scores": [_number(s) for s in population.scores],
         "usage": fields_to_json(population.usage),
     }
+    if population.resamplings:
+        row["resamplings"] = [
+            [t, p, [_number(w) for w in logs]] for t, p, logs in population.resamplings
+        ]
+        row["discarded"] = [trajectory_to_json(t) for t in population.discarded]
+    if population.log_evidence is not None:
+        row["log_evidence"] = population.log_evidence
+    return row
 
 
 def population_from_json(row: Json) -> Population:
@@ -65,10 +86,17 @@ def population_from_json(row: Json) -> Population:
     return Population(
         tuple(trajectory_from_json(t, task) for t in row["trajectories"]),
         row["chosen"],
-        tuple(float(w) for w in row["log_weights"]),
-        tuple(float(s) for s in row["scores"]),
+        _numbers(row["log_weights"]),
+        _numbers(row["scores"]),
         Usage(**row["usage"]),
+        tuple(Resampling(t, tuple(p), _numbers(w)) for t, p, w in row.get("resamplings", ())),
+        tuple(trajectory_from_json(t, task) for t in row.get("discarded", ())),
+        row.get("log_evidence"),
     )
+
+
+def _numbers(row: list[float | str]) -> tuple[float, ...]:
+    return tuple(float(value) for value in row)
 
 
 def _number(value: float) -> float | str:

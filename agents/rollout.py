@@ -85,32 +85,43 @@ class Rollout:
         return Turn(self.observation, move.action, reward, text, tokens)
 
     def fork(self) -> "Rollout":
-        """An independent copy of the path so far, with a random generator spawned from this one's."""
-        twin = Rollout(self.env.fork(), self.task, self.rng.spawn(1)[0])
+        """An independent copy of the path so far, with a random generator spawned from this one's.
+
+        An ended path shares its world, which nobody needs any more; a world that can't be forked
+        makes the copy a failed one.
+        """
+        env, failure = self.env, self.failure
+        if not self.over:
+            try:
+                env = self.env.fork()
+            except Exception as error:
+                env, failure = self.env.spawn(), Failure.of(error, Outcome.ENV_ERROR)
+        twin = Rollout(env, self.task, self.rng.spawn(1)[0])
         twin.turns = self.turns.copy()
         twin.observation, twin.context = self.observation, self.context
-        twin.failure, twin.truncated, twin.info = self.failure, self.truncated, dict(self.info)
+        twin.failure, twin.truncated, twin.info = failure, self.truncated, dict(self.info)
         return twin
 
     def finish(self) -> Trajectory:
         """The path as a record."""
         outcome = Outcome.TRUNCATED if self.truncated or not self.env.over else Outcome.OK
-        success = self.info.get("success")
+        success = bool(self.info.get("success")) if self.env.has_success else None
         return Trajectory(
             self.task,
             tuple(self.turns),
             self.observation,
             outcome if self.failure is None else self.failure.outcome,
             None if self.failure is None else self.failure.message,
-            None if success is None else bool(success),
+            success,
         )
 
 
 def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    """The length of the longest common beginning."""
     if right[: len(left)] == left:
         return len(left)
     pairs = zip(left, right, strict=False)
-    return next(k for k, (a, b) in enumerate(pairs) if a != b) if left and right else 0
+    return next((k for k, (a, b) in enumerate(pairs) if a != b), len(right))
 
 
 def start_many(env: TextEnv, task: Task, rng: np.random.Generator, count: int) -> list[Rollout]:
@@ -126,8 +137,9 @@ def play(rollouts: Sequence[Rollout], policy: Policy) -> None:
             rollout.advance(move)
 
 
-def finish_all(rollouts: Sequence[Rollout]) -> tuple[Trajectory, ...]:
-    """The records of all rollouts; closes every environment but the first, which is the caller's."""
-    for rollout in rollouts[1:]:
-        rollout.env.close()
+def finish_all(rollouts: Sequence[Rollout], mine: TextEnv) -> tuple[Trajectory, ...]:
+    """The records of all rollouts; closes every environment but `mine`, which is the caller's."""
+    for rollout in rollouts:
+        if rollout.env is not mine:
+            rollout.env.close()
     return tuple(rollout.finish() for rollout in rollouts)

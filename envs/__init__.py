@@ -95,5 +95,10 @@ def _plugins() -> dict[str, EntryPoint]:
 
 def _registered() -> list[str]:
     """Ids in Gymnasium's registry that are not its own examples."""
-    own = ("gymnasium.", "shimmy.", "<function _raise_shimmy")
-    return [name for name, spec in registry.items() if not str(spec.entry_point).startswith(own)]
+    homes = {name: _home(spec.entry_point) for name, spec in registry.items()}
+    return [name for name, home in homes.items() if home not in ("gymnasium", "shimmy")]
+
+
+def _home(entry: Any) -> str:
+    """The top package of an entry point, which may be text or a callable."""
+    return str(entry if isinstance(entry, str) else getattr(entry, "__module__", "")).split(".")[0]

@@ -10,12 +10,12 @@ import string
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, SupportsFloat
 
 import gymnasium
 import numpy as np
 
-from turnbench.envs.errors import EnvError, EpisodeOver, ForkError, UnknownName
+from turnbench.envs.errors import BadStep, EpisodeOver, ForkError, UnknownName
 
 Info = dict[str, Any]
 MAX_SEED = 2**31
@@ -39,6 +39,8 @@ class UnicodeText(gymnasium.spaces.Text):
 
 def clean(text: str) -> str:
     """`text` with what UTF-8 can't hold (lone surrogates) replaced by question marks."""
+    if text.isascii():
+        return text
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -50,7 +52,7 @@ class Step(NamedTuple):
     """What `_step` answers: one turn of the world. `info["success"]` may tell how it ended."""
 
     observation: str
-    reward: float = 0.0
+    reward: SupportsFloat = 0.0
     terminated: bool = False
     info: Info | None = None
 
@@ -78,6 +80,10 @@ class TextEnv(gymnasium.Env[str, str]):
     default_turns: ClassVar[int] = 20
     instructions: str = ""
     """What a newcomer must know to act here, in the second person; agents put it into the prompt."""
+    has_success: bool = False
+    """Whether the last step's `info["success"]` tells if the task was solved (absent: it was not)."""
+    return_range: tuple[float, float] | None = None
+    """The lowest and highest return of an episode, where it is known."""
     reply_format: ClassVar[str] = "last-action"
     """How AgentGym reads a Thought/Action reply in this world (agents/react.py has the rules)."""
 
@@ -120,6 +126,10 @@ class TextEnv(gymnasium.Env[str, str]):
 
     # --- what everybody calls ----------------------------------------------------------------
 
+    def data_digest(self) -> str:
+        """Digest of the data behind this world, "" where it has none besides its code."""
+        return ""
+
     @property
     def rng(self) -> np.random.Generator:
         """This episode's own random generator; nothing else may be drawn from."""
@@ -141,7 +151,7 @@ class TextEnv(gymnasium.Env[str, str]):
             task = known[int(self.np_random.integers(len(known)))]
         self.seed = int(self.np_random.integers(MAX_SEED)) if seed is None else seed
         self.task, self.history, self.over, self._rng = str(task), [], False, None
-        self.observation = self._reset(self.task)
+        self.observation = _text(self._reset(self.task), "reset")
         return self.observation, {"task": self.task, "seed": self.seed}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
@@ -152,12 +162,10 @@ class TextEnv(gymnasium.Env[str, str]):
         self.history.append(action)
         self.counts.steps += 1
         observation, reward, terminated, info = self._step(action)
-        reward = float(reward)
-        if not math.isfinite(reward):
-            raise EnvError(f"reward {reward} after action {action[:80]!r}")
+        self.observation = observation = _text(observation, "step")
+        reward = _number(reward, action)
         truncated = not terminated and len(self.history) >= self.max_turns
         self.over = terminated or truncated
-        self.observation = observation
         return observation, reward, terminated, truncated, dict(info or ())
 
     def fork(self) -> Self:
@@ -165,18 +173,23 @@ class TextEnv(gymnasium.Env[str, str]):
 
         Raises ForkError where the replay shows another observation than the original.
         """
-        twin = self.spawn()
-        twin.reset(seed=self.seed, options={"task": self.task})
-        for action in self.history:
-            twin.step(action)
-        self.counts.steps -= len(self.history)
-        self.counts.replayed += len(self.history)
+        twin, steps = self.spawn(), self.counts.steps
         self.counts.forks += 1
-        if twin.observation != self.observation:
-            raise ForkError(
-                f"task {self.task}, seed {self.seed}: after {len(self.history)} replayed actions the "
-                f"observation is {twin.observation[:80]!r}, not {self.observation[:80]!r}"
-            )
+        try:
+            twin.reset(seed=self.seed, options={"task": self.task})
+            for action in self.history:
+                twin.step(action)
+            if twin.observation != self.observation:
+                raise ForkError(
+                    f"task {self.task}, seed {self.seed}: after {len(self.history)} replayed actions "
+                    f"the observation is {twin.observation[:80]!r}, not {self.observation[:80]!r}"
+                )
+        except BaseException:
+            twin.close()
+            raise
+        finally:
+            self.counts.replayed += self.counts.steps - steps
+            self.counts.steps = steps
         return twin
 
     def spawn(self) -> Self:
@@ -219,6 +232,7 @@ class PlainEnv(TextEnv):
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         self.inner: gymnasium.Env[str, str] = factory(**kwargs).unwrapped
         self.instructions = str(getattr(self.inner, "instructions", ""))
+        self.return_range = getattr(self.inner, "return_range", None)
         self._truncated = False
 
     def tasks(self, split: str) -> Sequence[str]:
@@ -230,13 +244,13 @@ class PlainEnv(TextEnv):
     def _reset(self, task: str) -> str:
         self._truncated = False
         observation, _ = self.inner.reset(seed=mix(self.seed, task))
-        return _text(observation, "reset")
+        return observation
 
     def _step(self, action: str) -> Step:
         observation, reward, terminated, truncated, info = self.inner.step(action)
         self._truncated = bool(truncated)
-        success = {"success": info["success"]} if "success" in info else {}
-        return Step(_text(observation, "step"), float(reward), bool(terminated), success)
+        self.has_success = self.has_success or "success" in info
+        return Step(observation, reward, bool(terminated), info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
         """As TextEnv.step; the wrapped world may truncate on its own as well."""
@@ -252,8 +266,18 @@ class PlainEnv(TextEnv):
 
 def _text(observation: Any, where: str) -> str:
     if not isinstance(observation, str):
-        raise EnvError(f"{where} returned {type(observation).__name__}, not text: {observation!r:.80}")
+        raise BadStep(f"{where} returned {type(observation).__name__}, not text: {observation!r:.80}")
     return clean(observation)
+
+
+def _number(reward: Any, action: str) -> float:
+    try:
+        number = float(reward)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadStep(f"reward {reward!r:.80} after action {action[:80]!r} is no finite number")
+    return number
 
 
 def mix(seed: int, *names: str) -> int:

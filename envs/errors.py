@@ -5,6 +5,7 @@
     ├── ConfigError (ValueError)       a suite, config or option is wrong; the message says where
     ├── EnvError
     │   ├── EpisodeOver                step() after the end, or before reset()
+    │   ├── BadStep                    an observation that isn't text, a reward that isn't finite
     │   └── ForkError                  a replayed world differs from the one it was forked from
     ├── ModelError                     a model can't be built or can't be asked
     ├── LogError                       a run folder or log is damaged, foreign or of another version
@@ -43,6 +44,10 @@ class EnvError(TurnbenchError):
 
 class EpisodeOver(EnvError):
     """`step` was called after the end of an episode, or before the first `reset`."""
+
+
+class BadStep(EnvError):
+    """A world answered with something other than text, or with a reward that isn't a finite number."""
 
 
 class ForkError(EnvError):

@@ -134,7 +134,11 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What something cost. `cost` is in US dollars, None where a price is unknown (never 0)."""
+    """What something cost. `cost` is in US dollars, None where a price is unknown (never 0).
+
+    `cache_hits` of the model calls were answered from a response cache: their tokens count, but
+    nothing was paid for them again.
+    """
 
     model_calls: int = 0
     prompt_tokens: int = 0
@@ -144,6 +148,7 @@ class Usage:
     env_steps: int = 0
     replayed_steps: int = 0
     forks: int = 0
+    cache_hits: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
         cost = None if self.cost is None or other.cost is None else self.cost + other.cost
@@ -156,6 +161,7 @@ class Usage:
             self.env_steps + other.env_steps,
             self.replayed_steps + other.replayed_steps,
             self.forks + other.forks,
+            self.cache_hits + other.cache_hits,
         )
 
 

@@ -245,6 +245,8 @@ class TextCraft(TextEnv):
     splits = ("train", "test", "train-policy", "train-value", "all")
     default_turns = 20
     instructions = INSTRUCTIONS
+    has_success = True
+    return_range = (0.0, 1.0)
     reply_format = "single-action"
 
     def __init__(
@@ -257,7 +259,7 @@ class TextCraft(TextEnv):
     ) -> None:
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         self.depths = (min_depth, max_depth)
-        self._book = recipe_book()
+        self.book = recipe_book()
         self.goal = ""
         self.inventory: dict[str, int] = {}
 
@@ -267,14 +269,25 @@ class TextCraft(TextEnv):
         return [t for t in split_tasks(split) if low <= self._depth(t) <= high]
 
     def _depth(self, task: str) -> int:
-        return self._book.depths[self._book.goals[int(task)]]
+        return self.book.depths[self.book.goals[int(task)]]
+
+    def example_actions(self) -> Sequence[str]:
+        """The commands that lead to the goal, and a `get` for whatever they need that is found."""
+        recipes = self._book.closure(self.goal)
+        found = {i: None for r in recipes for i in r.inputs if not self._book.craftable(i.name)}
+        gets = [f"get {i.quantity} {plain(i.name)}" for i in found]
+        return ["inventory", *(r.command for r in recipes), *gets]
 
     def _reset(self, task: str) -> str:
         if task not in _task_set():
             raise UnknownName("TextCraft task", task, _task_set())
         self.inventory = {}
-        self.goal = self._book.goals[int(task)]
+        self.goal = self.book.goals[int(task)]
         return opening(self.goal, self.seed)
+
+    def data_digest(self) -> str:
+        """Digest of all commands in the order in which the game knows them."""
+        return _commands_digest()
 
     def fork(self) -> Self:
         """A copy, in constant time."""
@@ -294,7 +307,7 @@ class TextCraft(TextEnv):
         return Step(f"Could not execute {action}")
 
     def _get(self, count: str, words: str) -> str:
-        name, book = item_id(words), self._book
+        name, book = item_id(words), self.book
         known = name in book.items and not (name in book.tags or book.craftable(name))
         if not known or len(count) > MAX_DIGITS:
             return f"Could not find {words}"
@@ -316,9 +329,9 @@ class TextCraft(TextEnv):
                 return Step(f"Wrong item format: {part.strip()}")
             typed.append((item_id(match[2]), int(match[1])))
         wanted = item_id(words)
-        is_tag = wanted in self._book.tags
+        is_tag = wanted in self.book.tags
         carried = self.inventory
-        if any(i in self._book.tags or carried.get(i, -1) < n for i, n in typed):
+        if any(i in self.book.tags or carried.get(i, -1) < n for i, n in typed):
             return Step(f"Could not find enough items to craft {None if is_tag else wanted}")
         recipe = None if is_tag else self._matching(wanted, typed)
         if recipe is None:
@@ -330,7 +343,7 @@ class TextCraft(TextEnv):
 
     def _matching(self, wanted: str, typed: list[tuple[str, int]]) -> Recipe | None:
         """The first recipe for `wanted` that takes exactly what was typed."""
-        for recipe in self._book.by_item.get(wanted, ()):
+        for recipe in self.book.by_item.get(wanted, ()):
             left = typed.copy()
             for ingredient in recipe.inputs:
                 found = next((t for t in left if self._fits(t[0], ingredient)), None)
@@ -344,7 +357,7 @@ class TextCraft(TextEnv):
 
     def _fits(self, item: str, ingredient: Ingredient) -> bool:
         if ingredient.is_tag:
-            return self._book.tag_of.get(item) == ingredient.name
+            return self.book.tag_of.get(item) == ingredient.name
         return item == ingredient.name
 
     def _exchange(self, paid: list[tuple[str, int]], recipe: Recipe) -> None:
@@ -405,6 +418,12 @@ def split_tasks(split: str) -> tuple[str, ...]:
 
 def _spread(ranges: Iterable[tuple[int, int]]) -> tuple[str, ...]:
     return tuple(str(k) for low, high in ranges for k in range(low, high + 1))
+
+
+@cache
+def _commands_digest() -> str:
+    lines = [recipe.command for recipes in recipe_book().by_item.values() for recipe in recipes]
+    return blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
 
 
 @cache

@@ -1,0 +1,346 @@
+"""Models behind any server that speaks OpenAI's chat completions."""
+
+import asyncio
+import os
+import random
+import re
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import openai
+
+from turnbench.agents.cache import ResponseCache
+from turnbench.agents.loop import BackgroundLoop
+from turnbench.agents.model import Answer, Completion, Prompt, Sampling
+from turnbench.agents.prices import load_prices
+from turnbench.agents.replies import Raw, Refused, Retry, read_answer, read_error
+from turnbench.agents.retry import pause
+from turnbench.envs.core import clean
+from turnbench.envs.errors import ConfigError, ModelError
+from turnbench.envs.record import Failure, Json, Outcome
+
+OPENAI = "https://api.openai.com/v1"
+NEWER_LIMIT = "max_completion_tokens"
+RESERVED = ("messages", "model", "n", "stream")
+SECRET_LENGTH = 8
+
+
+class ApiModel:
+    """`model` at an OpenAI-compatible server, asked over one background event loop.
+
+    `base_url`: the server's address, up to and with its /v1; else $OPENAI_BASE_URL, else OpenAI's.
+    `api_key_env`: the environment variable that holds the key; a server of your own needs none.
+    `timeout`: seconds for one prompt's answer, all tries and pauses included (not the wait for a
+    place among the `max_in_flight` calls).
+    `max_retries`: further tries after trouble that may pass, with growing pauses.
+    `logprobs`: ask for the log-probs of sampled tokens, at temperature 1 as servers give them. With
+    `extra: {return_token_ids: true}` vLLM adds the token ids.
+    `prices`: a YAML price table instead of the one that comes along.
+    `cache`: a folder; answers found there are not asked for again (agents/cache.py). They count as
+    model calls with their tokens, cost nothing, and are counted as `cache_hits`.
+    `extra`: further fields of the request, such as reasoning_effort. A field set to null is not
+    sent: `{temperature: null}` for a model that accepts no temperature.
+
+    Models that think before they answer spend `max_tokens` on that too: give them thousands.
+    `max_completion_tokens` is sent instead of `max_tokens` once the server asks for it.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        name: str | None = None,
+        sampling: Sampling = Sampling(),
+        base_url: str | None = None,
+        api_key_env: str = "OPENAI_API_KEY",
+        timeout: float = 120.0,
+        max_retries: int = 5,
+        max_in_flight: int = 64,
+        logprobs: bool = False,
+        prices: str | None = None,
+        cache: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not (timeout > 0 and max_retries >= 0 and max_in_flight >= 1):
+            raise ConfigError("timeout > 0, max_retries >= 0 and max_in_flight >= 1 wanted")
+        taken = sorted(set(extra or ()) & set(RESERVED))
+        if taken:
+            raise ConfigError(f"extra can't set {', '.join(taken)}")
+        self.model, self.name, self.sampling = model, name or model, sampling
+        self.endpoint = _endpoint(base_url)
+        self.timeout, self.max_retries, self.logprobs = timeout, max_retries, logprobs
+        self.extra = dict(extra or {})
+        self.price = load_prices(prices).get(model)
+        self._key_env, self._key = api_key_env, _key(api_key_env, self.endpoint)
+        self._limit = "max_tokens"
+        self._slots = asyncio.Semaphore(max_in_flight)
+        self._jitter = random.Random()
+        self._warned = self._closed = False
+        self._tasks: set[asyncio.Task[Answer]] = set()
+        self._cache = None if cache is None else ResponseCache(cache)
+        self._client = _client(self.endpoint, self._key, max_in_flight)
+        self._loop = BackgroundLoop.acquire()
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Answer]:
+        """One answer for each prompt, in order; may be called from many threads.
+
+        Raises ModelError for what concerns every call: key, quota, model name, address, a field
+        that the server doesn't accept, or a model that was closed meanwhile.
+        """
+        if self._closed:
+            raise ModelError(f"model {self.name} is closed")
+        chosen = sampling or self.sampling
+        found: list[Answer | None] = [self._look_up(prompt, chosen) for prompt in prompts]
+        missing = [prompt for prompt, answer in zip(prompts, found, strict=True) if answer is None]
+        fresh = iter(self._wait_for(missing, chosen) if missing else ())
+        return [next(fresh) if answer is None else answer for answer in found]
+
+    def explain(self, prompt: Prompt, sampling: Sampling | None = None) -> str:
+        """Why the cache does or doesn't have an answer to `prompt`."""
+        if self._cache is None:
+            return "this model has no cache"
+        return self._cache.explain(self._request(prompt, sampling or self.sampling))
+
+    def close(self) -> None:
+        """Give up what is in flight and release connections, cache and, as the last, the loop."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.submit(self._shut()).result()
+        BackgroundLoop.release()
+        if self._cache is not None:
+            self._cache.close()
+
+    # --- on the caller's thread ------------------------------------------------------------------
+
+    def _wait_for(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Answer]:
+        future = self._loop.submit(self._answer_all(prompts, sampling))
+        with suppress(CancelledError):  # an error raised in a handler would drag that one along
+            try:
+                return future.result()
+            finally:  # Ctrl-C ends the calls too
+                future.cancel()
+        raise ModelError(f"model {self.name} was closed while it was asked")
+
+    def _look_up(self, prompt: Prompt, sampling: Sampling) -> Completion | None:
+        text = self._cache.get(self._request(prompt, sampling)) if self._cache else None
+        if text is None:
+            return None
+        found = read_answer(text, self.logprobs, self.price)
+        if not isinstance(found, Completion):
+            warnings.warn(f"response cache: an entry holds no answer: {found}", stacklevel=3)
+            return None
+        return replace(found, usage=replace(found.usage, cost=0.0, cache_hits=1))
+
+    def _request(self, prompt: Prompt, sampling: Sampling) -> Json:
+        """All that decides the answer: the cache's key."""
+        return {
+            "model": self.model,
+            "endpoint": self.endpoint,
+            "messages": [list(message) for message in prompt.messages],
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens,
+            "stop": list(sampling.stop),
+            "seed": prompt.seed,
+            "logprobs": self.logprobs,
+            "extra": self.extra,
+        }
+
+    # --- on the loop -----------------------------------------------------------------------------
+
+    async def _answer_all(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Answer]:
+        """All answers, one call a prompt. (Samples of one conversation could share a call here.)"""
+        tasks = [asyncio.ensure_future(self._answer(prompt, sampling)) for prompt in prompts]
+        self._tasks.update(tasks)
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            self._tasks.difference_update(tasks)
+            for task in tasks:
+                task.cancel()
+
+    async def _answer(self, prompt: Prompt, sampling: Sampling) -> Answer:
+        async with self._slots:
+            reply = await self._insist(prompt, sampling)
+        if isinstance(reply, Refused):
+            raise ModelError(self._advice(reply))
+        return reply
+
+    async def _insist(self, prompt: Prompt, sampling: Sampling) -> Answer | Refused:
+        """Ask until the reply is final, or no try or no time is left."""
+        deadline, tries = time.monotonic() + self.timeout, 0
+        while True:
+            reply = await self._ask(prompt, sampling, deadline)
+            if not isinstance(reply, Retry):
+                return reply
+            wait = pause(tries, reply.after, self._jitter)
+            tries += 1
+            if tries > self.max_retries or time.monotonic() + wait > deadline:
+                return Failure(Outcome.INFRA_ERROR, f"{reply.cause} (tried {tries} times)")
+            await asyncio.sleep(wait)
+
+    async def _ask(
+        self, prompt: Prompt, sampling: Sampling, deadline: float
+    ) -> Answer | Retry | Refused:
+        """One try; a second request where the server wants the length limit by its newer name."""
+        reply = await self._once(prompt, sampling, deadline)
+        if isinstance(reply, Refused) and reply.field == "max_tokens" and NEWER_LIMIT in reply.cause:
+            self._limit = NEWER_LIMIT
+            return await self._once(prompt, sampling, deadline)
+        return reply
+
+    async def _once(
+        self, prompt: Prompt, sampling: Sampling, deadline: float
+    ) -> Answer | Retry | Refused:
+        body = self._body(prompt, sampling)
+        raw = await self._post(body, deadline)
+        if isinstance(raw, Retry):
+            return raw
+        if raw.status >= 300:
+            return self._redacted(read_error(raw, body.keys() - {"model", "messages"}))
+        reply = read_answer(raw.text, self.logprobs, self.price)
+        if not isinstance(reply, Completion):
+            return self._redacted(reply)
+        self._watch(reply)
+        if self._cache is not None:
+            self._cache.put(self._request(prompt, sampling), raw.text)
+        return reply
+
+    async def _post(self, body: Json, deadline: float) -> Raw | Retry:
+        """Send a request. The key is taken out of whatever comes back, before anything reads it."""
+        left = deadline - time.monotonic()
+        try:
+            async with asyncio.timeout(left):
+                response = await self._client.post(
+                    "/chat/completions", cast_to=httpx2.Response, body=body
+                )
+        except TimeoutError:
+            return Retry(f"no answer within {self.timeout:g} s")
+        except openai.APIStatusError as error:
+            response = error.response
+        except openai.APIConnectionError as error:
+            return Retry(self._redact(f"no connection to {self.endpoint}: {_reason(error)}"))
+        except Exception as error:
+            return Retry(self._redact(f"the connection failed: {_reason(error)}"))
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return Raw(
+            response.status_code, headers, self._redact(response.content.decode("utf-8", "replace"))
+        )
+
+    async def _shut(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._client.close()
+
+    # --- what is sent and said -------------------------------------------------------------------
+
+    def _body(self, prompt: Prompt, sampling: Sampling) -> Json:
+        body: Json = {
+            "model": self.model,
+            "messages": [{"role": m.role, "content": clean(m.content)} for m in prompt.messages],
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            self._limit: sampling.max_tokens,
+            "seed": prompt.seed,
+            "stop": list(sampling.stop) or None,
+            "logprobs": self.logprobs or None,
+            **self.extra,
+        }
+        return {field: value for field, value in body.items() if value is not None}
+
+    def _advice(self, refused: Refused) -> str:
+        """What went wrong and what the user can do about it."""
+        where = f"model {self.model} at {self.endpoint}"
+        if refused.field == "logprobs":
+            hint = "set logprobs: false, or use a server that gives them"
+        elif refused.field is not None:
+            hint = f"change {refused.field}, or leave it out with extra: {{{refused.field}: null}}"
+        elif refused.status in (401, 403):
+            state = "whose key was not accepted" if self._key else "which is not set"
+            hint = f"look at the environment variable {self._key_env}, {state}"
+        elif refused.status in (402, 429):
+            hint = "the account is used up; top it up and run again to go on"
+        else:
+            hint = "check the model's name, and the address, which mostly ends in /v1"
+        return f"{where}: {refused.cause}; {hint}"
+
+    def _redact(self, text: str) -> str:
+        return text.replace(self._key, "[key]") if len(self._key) >= SECRET_LENGTH else text
+
+    def _redacted(self, trouble: Failure | Retry | Refused) -> Failure | Retry | Refused:
+        """Once more, as JSON may have spelled the key in another way."""
+        if isinstance(trouble, Failure):
+            return replace(trouble, message=self._redact(trouble.message))
+        return replace(trouble, cause=self._redact(trouble.cause))
+
+    def _watch(self, done: Completion) -> None:
+        """Say once that a reasoning model has no tokens left to answer with."""
+        if done.finish == "length" and not done.text and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"model {self.name}: max_tokens was used up before the answer began; "
+                "models that think first need more",
+                stacklevel=2,
+            )
+
+
+def _endpoint(base_url: str | None) -> str:
+    url = (base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI).strip().rstrip("/")
+    parts = urlsplit(url)
+    if parts.username or parts.password or parts.query:
+        raise ConfigError(
+            "base_url holds a password or a query; keys belong into an environment variable"
+        )
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(f"base_url is {url!r}; an address like http://localhost:8000/v1 is wanted")
+    return url
+
+
+def _key(variable: str, endpoint: str) -> str:
+    """The key from the environment; empty for a server that may need none.
+
+    No message here quotes a value: a key may stand where the variable's name belongs.
+    """
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable):
+        raise ConfigError("api_key_env is the name of an environment variable, in capitals, not a key")
+    key = os.environ.get(variable, "").strip()
+    if not all("!" <= character <= "~" for character in key):
+        raise ConfigError(f"the key in the environment variable {variable} has blanks or odd characters")
+    if not key and endpoint == OPENAI:
+        raise ModelError(
+            f"no key for {OPENAI}: set the environment variable {variable}, or base_url "
+            "(or OPENAI_BASE_URL) for another server"
+        )
+    return key
+
+
+def _client(endpoint: str, key: str, max_in_flight: int) -> openai.AsyncOpenAI:
+    """OpenAI's client without its own retries and time-outs, over aiohttp.
+
+    httpx's own pool takes time quadratic in the requests that wait. A server without keys gets a
+    placeholder, as the client insists on one.
+    """
+    limits = httpx2.Limits(max_connections=max_in_flight, max_keepalive_connections=max_in_flight)
+    return openai.AsyncOpenAI(
+        api_key=key or "none",
+        base_url=endpoint,
+        max_retries=0,
+        timeout=None,
+        http_client=openai.DefaultAioHttpClient(limits=limits, timeout=None),
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause, in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -1,0 +1,169 @@
+"""Where conversations to learn from come from: a world's demonstrator, or a file.
+
+The k-th example is a function of (seed, k) and of how far the run is: nothing else has to be kept
+to resume, and every process of a run can make the same batch.
+"""
+
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from turnbench import envs
+from turnbench.agents.model import Message
+from turnbench.envs.core import MAX_SEED, TextEnv
+from turnbench.envs.errors import ConfigError, UnknownName
+from turnbench.envs.record import Task, Trajectory
+
+Demonstrator = Callable[[TextEnv, Task, np.random.Generator, float], Trajectory]
+
+DEMONSTRATORS: dict[str, str] = {
+    "turnbench/TextCraft-v0": "turnbench.envs.textcraft_plan:demonstrate",
+}
+
+
+class Source(BaseModel):
+    """One stream of examples: demonstrations in an environment, or a file of conversations."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    env: str | None = Field(None, description="Environment id to demonstrate in.")
+    options: dict[str, Any] = Field({}, description="Arguments of the environment.")
+    split: str = Field("train", description="Split whose tasks are played.")
+    demonstrator: str | None = Field(
+        None, description='"module:function" that plays; null for the one registered for the environment.'
+    )
+    mistakes: float = Field(0.0, ge=0, lt=1, description="Probability of a wrong action a turn.")
+    file: Path | None = Field(
+        None, description='JSONL file, one {"messages": [{"role": ..., "content": ...}, ...]} a line.'
+    )
+    share: float = Field(1.0, gt=0, description="How often it is drawn from, relative to the others.")
+    begin: float = Field(0.0, ge=0, le=1, description="Part of the run from which on it is drawn from.")
+    end: float = Field(1.0, ge=0, le=1, description="Part of the run until which it is drawn from.")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "Source":
+        if (self.env is None) == (self.file is None):
+            raise ValueError("a source names either env or file")
+        if self.begin >= self.end:
+            raise ValueError(f"begin ({self.begin:g}) must be less than end ({self.end:g})")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages to learn from. The assistant messages numbered in `wrong` are seen, but not learned."""
+
+    messages: tuple[Message, ...]
+    wrong: frozenset[int] = frozenset()
+
+
+def conversation(path: Trajectory) -> Conversation:
+    """A trajectory as an agent with no instructions sees it: observations and plain actions."""
+    messages = []
+    for turn in path.turns:
+        messages += [Message("user", turn.observation), Message("assistant", turn.text)]
+    return Conversation(tuple(messages), frozenset(path.info.get("mistakes", ())))
+
+
+class EnvStream:
+    """Demonstrations of a world's own demonstrator, task and seed drawn anew each time."""
+
+    def __init__(self, source: Source) -> None:
+        assert source.env is not None
+        self.source = source
+        self.env = _make(source.env, source.options)
+        self.tasks = self.env.tasks(source.split)
+        if not self.tasks:
+            raise ConfigError(f"split {source.split!r} of {source.env} has no tasks with {source.options}")
+        self.play = demonstrator(source.demonstrator or source.env)
+
+    def draw(self, rng: np.random.Generator) -> Conversation:
+        """A demonstration of a random task of the split."""
+        task = self.tasks[int(rng.integers(len(self.tasks)))]
+        seed = int(rng.integers(MAX_SEED))
+        chosen = Task(str(self.source.env), task, self.source.split, seed)
+        return conversation(self.play(self.env, chosen, rng, self.source.mistakes))
+
+
+class FileStream:
+    """Conversations of a JSONL file, which is read into memory."""
+
+    def __init__(self, source: Source) -> None:
+        assert source.file is not None
+        self.rows = read_conversations(source.file)
+
+    def draw(self, rng: np.random.Generator) -> Conversation:
+        """A random line."""
+        return self.rows[int(rng.integers(len(self.rows)))]
+
+
+class Examples:
+    """A mixture of sources as one endless, random-access row of examples."""
+
+    def __init__(self, sources: Sequence[Source], seed: int) -> None:
+        if not sources:
+            raise ConfigError("there is nothing to learn from: the list of sources is empty")
+        self.sources, self.seed = tuple(sources), seed
+        self.streams = [FileStream(s) if s.file else EnvStream(s) for s in sources]
+
+    def draw(self, index: int, progress: float) -> Conversation:
+        """Example `index`, at `progress` (0 to 1) through the run."""
+        rng = np.random.default_rng([self.seed, index])
+        shares = np.array([s.share * (s.begin <= progress < s.end) for s in self.sources])
+        if not shares.any():
+            raise ConfigError(f"no source covers the part of the run at {progress:.3f}: see begin and end")
+        return self.streams[int(rng.choice(len(shares), p=shares / shares.sum()))].draw(rng)
+
+
+def demonstrator(name: str) -> Demonstrator:
+    """The demonstrator registered for an environment id, or named as "module:function"."""
+    module, colon, attribute = DEMONSTRATORS.get(name, name).partition(":")
+    try:
+        if not colon:
+            raise AttributeError(name)
+        return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
+    except (ModuleNotFoundError, AttributeError) as error:
+        if name in DEMONSTRATORS:
+            raise
+        raise UnknownName("demonstrator", name, DEMONSTRATORS) from error
+
+
+def read_conversations(path: Path) -> list[Conversation]:
+    """The conversations of a JSONL file. Raises ConfigError that names the file and line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"can't read {path}: {error}") from error
+    rows = [_read_line(line, f"{path}:{n}") for n, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
+        raise ConfigError(f"{path} holds no conversations")
+    return rows
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    messages: list[Message]
+
+
+def _read_line(line: str, where: str) -> Conversation:
+    try:
+        row = json.loads(line)
+        messages = tuple(Message(**m) for m in _Line.model_validate(row).messages)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{where}: {' '.join(str(error).split())[:300]}") from error
+    if not any(m.role == "assistant" for m in messages):
+        raise ConfigError(f"{where}: no assistant message to learn from")
+    return Conversation(messages)
+
+
+def _make(env_id: str, options: dict[str, Any]) -> TextEnv:
+    try:
+        return envs.make(env_id, **options)
+    except TypeError as error:
+        raise ConfigError(f"{env_id} can't be made with options {options}: {error}") from error

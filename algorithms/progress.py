@@ -1,0 +1,82 @@
+"""What a training run shows and keeps of itself: a progress line and metrics.jsonl."""
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from turnbench.algorithms.checkpoint import write_text
+
+QUIET = 10.0  # seconds between two plain lines where there is no terminal
+
+
+class Progress:
+    """Rows go to `out/metrics.jsonl` and the newest values to the terminal.
+
+    A resumed run first drops the rows after the step it goes on from. Only the main process of
+    several shows or writes anything.
+    """
+
+    def __init__(self, out: Path, step: int, steps: int, main: bool) -> None:
+        self.path, self.first, self.steps, self.main = out / "metrics.jsonl", step, steps, main
+        self.console = Console(stderr=True, quiet=not main)
+        columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn())
+        shown = TextColumn("{task.fields[note]}")
+        self.bar = Bar(*columns, shown, console=self.console, disable=not self.console.is_terminal)
+        self.job = self.bar.add_task("train", total=steps, completed=step, note="")
+        self.latest: dict[str, float] = {}
+        self.spoke = 0.0
+        self.file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        if self.main:
+            write_text(self.path, "".join(_rows_until(self.path, self.first)))
+            self.file = self.path.open("a", encoding="utf-8")
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+        if self.file:
+            self.file.close()
+
+    def row(self, step: int, **values: float) -> None:
+        """Add one row of metrics, by name."""
+        if self.file is None:
+            return
+        self.file.write(json.dumps({"step": step, **values}) + "\n")
+        self.file.flush()
+        self.latest |= values
+        self.bar.update(self.job, completed=step, note=self._note())
+        now = time.monotonic()
+        due = now - self.spoke >= QUIET or step == self.steps or "held_out_loss" in values
+        if due and not self.console.is_terminal:
+            self.spoke = now
+            self.console.print(f"step {step}/{self.steps} {self._note()}", highlight=False, soft_wrap=True)
+
+    def _note(self) -> str:
+        rate = self.latest.get("tokens", 0) / max(self.latest.get("seconds", 0), 1e-9)
+        names = {"loss": "loss", "held_out_loss": "held-out", "success": "success"}
+        parts = [f"{label} {self.latest[name]:.3f}" for name, label in names.items() if name in self.latest]
+        return "  ".join([*parts, f"{rate:,.0f} tokens/s"])
+
+
+def _rows_until(path: Path, step: int) -> list[str]:
+    """The rows of a metrics file up to a step; a torn last line is dropped."""
+    if not path.exists():
+        return []
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except ValueError:
+            break
+    return kept

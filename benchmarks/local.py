@@ -1,0 +1,217 @@
+"""Speed of local models, as ratios measured in one run: python benchmarks/local.py [--json].
+
+Compares HfModel with transformers' own `generate` on the same network, prompts and batch, one CPU
+thread each. Takes the shipped model, or a random one of its size where that isn't there.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from turnbench.agents.hf import SHIPPED, HfModel
+from turnbench.agents.model import Message, Prompt, Sampling
+from turnbench.envs import make
+
+NEW = 48
+TEMPLATE = (
+    "{% for m in messages %}<|start|>{{ m['role'] }}\n{{ m['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+
+
+class Figure(NamedTuple):
+    name: str
+    value: float
+    unit: str
+    goal: str
+
+
+def texts(count: int) -> list[str]:
+    """First observations of TextCraft's training tasks."""
+    env = make("turnbench/TextCraft-v0")
+    return [env.reset(seed=k, options={"task": t})[0] for k, t in enumerate(env.tasks("train")[:count])]
+
+
+def random_model(folder: Path) -> str:
+    """A checkpoint of the shipped model's size with random weights."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    special = ["<|pad|>", "<|start|>", "<|end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=3000, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator(texts(300), trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|end|>", pad_token="<|pad|>"
+    )
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=3000,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=4096,
+        eos_token_id=2,
+        bos_token_id=None,
+        tie_word_embeddings=True,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+def prompts(count: int, turns: int, seed: int = 0) -> list[Prompt]:
+    """Conversations of different lengths, `turns` times a task's text long."""
+    found = texts(count * turns)
+    return [
+        Prompt((Message("user", "\n".join(found[k * turns : (k + 1) * turns])),), seed + k)
+        for k in range(count)
+    ]
+
+
+class Endless:
+    """Generates exactly NEW tokens, as ends are taken away, so that all sides do the same work."""
+
+    def __init__(self, path: str, cache_bytes: int = 0) -> None:
+        self.model = HfModel(path, device="cpu", cache_bytes=cache_bytes)
+        self.model._worker._decoder.ends = frozenset()
+        self.sampling = Sampling(max_tokens=NEW)
+
+    def batch(self, asked: list[Prompt]) -> int:
+        answers = self.model.generate(asked, self.sampling)
+        return sum(len(a.ids) for a in answers)
+
+    def singly(self, asked: list[Prompt]) -> int:
+        return sum(self.batch([prompt]) for prompt in asked)
+
+    def bare(self, asked: list[Prompt]) -> int:
+        """The loop that one writes with transformers alone."""
+        tokenizer = self.model.tokenizer
+        tokenizer.padding_side = "left"
+        rows = [[{"role": m.role, "content": m.content} for m in p.messages] for p in asked]
+        lines = [
+            tokenizer.apply_chat_template(row, tokenize=False, add_generation_prompt=True)
+            for row in rows
+        ]
+        inputs = tokenizer(
+            lines,
+            return_tensors="pt",
+            padding=True,
+            add_special_tokens=False,
+            return_token_type_ids=False,
+        )
+        found = self.model.network.generate(
+            **inputs,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=NEW,
+            min_new_tokens=NEW,
+            pad_token_id=0,
+        )
+        new = found[:, inputs["input_ids"].shape[1] :]
+        tokenizer.batch_decode(new)
+        return int(new.numel())
+
+
+def rate(work: Callable[[], int], repeats: int = 3) -> float:
+    """Tokens a second: the median of some runs after one to warm up."""
+    work()
+    rates = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        tokens = work()
+        rates.append(tokens / (time.perf_counter() - start))
+    return statistics.median(rates)
+
+
+def by_threads(model: HfModel, conversations: int, turns: int) -> float:
+    """Completion tokens a second, when as many threads each hold a conversation of some turns."""
+    counts: list[int] = []
+    opening = prompts(conversations, 1)
+
+    def converse(index: int) -> None:
+        messages, context = list(opening[index].messages), ()
+        for turn in range(turns):
+            covered = len(messages) - 1 if context else 0
+            prompt = Prompt(tuple(messages), index * 100 + turn, context, covered)
+            answer = model.generate([prompt], Sampling(max_tokens=8 + (index * 7 + turn) % 16))[0]
+            counts.append(len(answer.ids))
+            context = answer.prompt_ids + answer.ids
+            messages += [Message("assistant", answer.text), Message("user", "Got 1 oak log")]
+
+    threads = [threading.Thread(target=converse, args=(k,)) for k in range(conversations)]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / (time.perf_counter() - start)
+
+
+def measure(path: str) -> list[Figure]:
+    """All figures."""
+    model = Endless(path)
+    short, long = prompts(64, 1), prompts(64, 4)
+    size = {
+        name: round(statistics.mean(len(model.model.chat.encode(p)) for p in asked))
+        for name, asked in (("short", short), ("long", long))
+    }
+    batch, bare = rate(lambda: model.batch(short)), rate(lambda: model.bare(short))
+    single = rate(lambda: model.singly(short[:16]), 1)
+    long_batch, long_bare = rate(lambda: model.batch(long), 1), rate(lambda: model.bare(long), 1)
+    bare_single = rate(lambda: sum(model.bare([p]) for p in short[:16]), 1)
+    threads = by_threads(model.model, 64, 8)
+    model.model.close()
+    reusing = Endless(path, 2**30)
+    threads_reusing = by_threads(reusing.model, 64, 8)
+    reusing.model.close()
+    return [
+        Figure("prompt_tokens_short", size["short"], "tokens", ""),
+        Figure("prompt_tokens_long", size["long"], "tokens", ""),
+        Figure("batch_64", batch, "tokens/s", ""),
+        Figure("batch_64_over_bare_generate", batch / bare, "ratio", ">= 0.8"),
+        Figure("batch_64_long_over_bare_generate", long_batch / long_bare, "ratio", ">= 0.8"),
+        Figure("single_over_bare_generate", single / bare_single, "ratio", ">= 0.8"),
+        Figure("batch_64_over_single_calls", batch / single, "ratio", ">= 8"),
+        Figure("batch_64_over_bare_single_calls", batch / bare_single, "ratio", ""),
+        Figure("threads_64_without_reuse", threads, "tokens/s", ""),
+        Figure("threads_64_reuse_over_none", threads_reusing / threads, "ratio", "> 1"),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one JSON object a figure")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    folder = Path(tempfile.mkdtemp())
+    shipped = "turnbench/tiny"
+    path = shipped if SHIPPED[shipped].is_dir() else random_model(folder)
+    for figure in measure(path):
+        if arguments.json:
+            print(json.dumps(figure._asdict()))
+        else:
+            print(f"{figure.name:36} {figure.value:10.2f} {figure.unit:9} {figure.goal}")
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

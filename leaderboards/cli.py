@@ -1,0 +1,255 @@
+"""The command `turnbench`. Everything heavy is imported by the command that needs it."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from turnbench.leaderboards.suite import Suite
+
+app = typer.Typer(
+    help="Measure and improve language-model agents in multi-turn text environments.\n\n"
+    "Example: turnbench run quickstart",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+INCOMPLETE = 3
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """Where people read: 100 columns wide where nobody says otherwise."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr, highlight=False)
+    return (
+        made
+        if made.is_terminal or "COLUMNS" in os.environ
+        else Console(stderr=stderr, highlight=False, width=110)
+    )
+
+
+@app.command("list")
+def list_(
+    what: Annotated[
+        str, typer.Argument(help="envs, agents, algorithms, suites; all of them if left out")
+    ] = "all",
+) -> None:
+    """List what there is.
+
+    Example: turnbench list envs
+    """
+    from turnbench import agents, algorithms, envs
+    from turnbench.envs.errors import UnknownName
+    from turnbench.leaderboards.suite import shipped_suites
+
+    groups: dict[str, Callable[[], list[str]]] = {
+        "envs": envs.list_envs,
+        "agents": lambda: sorted(agents.AGENTS),
+        "algorithms": lambda: sorted(algorithms.ALGORITHMS),
+        "suites": lambda: list(shipped_suites()),
+    }
+    if what != "all" and what not in groups:
+        raise UnknownName("group", what, [*groups, "all"])
+    for group in groups if what == "all" else [what]:
+        if what == "all":
+            print(f"{group}:")
+        for name in groups[group]():
+            print(f"  {name}" if what == "all" else name)
+
+
+@app.command()
+def check(
+    env: Annotated[str, typer.Argument(help="an environment's id, or module:Name-v0")],
+    json: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
+) -> None:
+    """Test an environment against the whole contract.
+
+    Example: turnbench check turnbench/TextCraft-v0
+    """
+    from turnbench.envs.check import check_env
+
+    report = check_env(env)
+    print(report.to_json() if json else report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def play(
+    env: Annotated[str, typer.Argument(help="an environment's id, or module:Name-v0")],
+    task: Annotated[str | None, typer.Option(help="task id; a random one if left out")] = None,
+    seed: Annotated[int, typer.Option(help="seed of the episode")] = 0,
+) -> None:
+    """Play an environment yourself, an action a line; an empty line or Ctrl-D leaves.
+
+    Example: turnbench play turnbench/TextCraft-v0 --task 140
+    """
+    from turnbench import envs
+
+    world = envs.make(env)
+    options = {} if task is None else {"task": task}
+    observation, info = world.reset(seed=seed, options=options)
+    if world.instructions:
+        print(world.instructions, end="\n\n")
+    print(f"[task {info['task']}, seed {seed}, at most {world.max_turns} turns]\n{observation}")
+    total, over = 0.0, False
+    while not over:
+        try:
+            action = input("> ")
+        except EOFError:
+            action = ""
+        if not action:
+            break
+        observation, reward, terminated, truncated, _ = world.step(action)
+        total, over = total + reward, terminated or truncated
+        print(observation)
+    turns = len(world.history)
+    print(f"[return {total:g} after {turns} turn{'' if turns == 1 else 's'}]")
+    world.close()
+
+
+@app.command()
+def run(
+    suite: Annotated[str, typer.Argument(help="a shipped suite's name, or a YAML file")],
+    out: Annotated[Path | None, typer.Option(help="run folder; runs/SUITE if left out")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="episodes played at once")] = 16,
+    agent: Annotated[
+        list[str] | None, typer.Option(help="only this row of the suite; may be repeated")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="ask this model instead: hf:FOLDER or api:NAME")
+    ] = None,
+    tasks: Annotated[
+        int | None, typer.Option(min=1, help="only the first so many tasks: a trial")
+    ] = None,
+    boards: Annotated[Path, typer.Option(help="folder for the board entries")] = Path(
+        "leaderboards/boards"
+    ),
+) -> None:
+    """Play a suite, print its table and write its board. Run again to go on after an interruption.
+
+    Example: turnbench run quickstart --out runs/mine --workers 8
+    """
+    from turnbench.leaderboards.progress import Show
+    from turnbench.leaderboards.runner import run as play_all
+    from turnbench.leaderboards.suite import load_suite
+
+    chosen = load_suite(suite).with_changes(agents=agent, model=model, tasks=tasks)
+    folder = out or Path("runs") / chosen.suite
+    say = console(stderr=True)
+    say.print(_headline(chosen, folder), markup=False, soft_wrap=True)
+    report = play_all(chosen, folder, workers=workers, watcher=Show(say))
+    if not report.done:
+        raise typer.Exit(130)
+    _show(folder, boards if report.complete else None)
+    if report.interrupted:
+        say.print(
+            f"{report.done} of {report.total} episodes are done; the same command goes on.", markup=False
+        )
+        raise typer.Exit(130)
+    if not report.complete:
+        say.print(
+            f"{report.missing} of {report.total} episodes are missing (their environment or server "
+            "failed), so no board is written. The same command plays them again.",
+            markup=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(INCOMPLETE)
+
+
+@app.command()
+def board(
+    folder: Annotated[Path, typer.Argument(help="a run folder")],
+    write: Annotated[
+        bool, typer.Option("--write", help="write the entries into the boards folder")
+    ] = False,
+    boards: Annotated[Path, typer.Option(help="the boards folder")] = Path("leaderboards/boards"),
+) -> None:
+    """Show a run's table, and with --write enter it into the boards.
+
+    Example: turnbench board runs/quickstart --write
+    """
+    _show(folder, boards if write else None)
+
+
+@app.command()
+def train(
+    config: Annotated[
+        Path, typer.Argument(help="a YAML file with `algorithm:` and that algorithm's keys")
+    ],
+    out: Annotated[Path | None, typer.Option(help="checkpoint folder; runs/FILE if left out")] = None,
+) -> None:
+    """Train a model. Run again to go on after an interruption.
+
+    Example: turnbench train algorithms/configs/tiny.yaml --out runs/tiny
+    """
+    from pydantic import ValidationError
+
+    from turnbench.algorithms import trainer
+    from turnbench.leaderboards.yamlfile import read_yaml
+
+    document = read_yaml(config)
+    options = dict(document.data)
+    name = options.pop("algorithm", None)
+    if not isinstance(name, str):
+        raise document.error((), "the key 'algorithm' is missing")
+    try:
+        trainer(name)(options, out or Path("runs") / config.stem)
+    except ValidationError as error:
+        raise document.explain(error) from error
+
+
+def _headline(suite: "Suite", folder: Path) -> str:
+    worlds = ", ".join(spec.id for spec in suite.envs)
+    rows = ", ".join(suite.agents)
+    return f"Suite {suite.suite} v{suite.version} ({suite.digest}): {rows} on {worlds} -> {folder}"
+
+
+def _show(folder: Path, boards: Path | None) -> None:
+    from turnbench.leaderboards.board import entries_of, write_entries
+    from turnbench.leaderboards.table import table
+
+    entries = entries_of(folder)
+    console().print(table(entries))
+    if boards is not None:
+        for path in write_entries(entries, boards):
+            print(f"wrote {path}")
+
+
+def main() -> Any:
+    """Run the command line; errors that turnbench raises on purpose are one clear message."""
+    sys.path.append(os.getcwd())  # last, so that it shadows nothing: for environments as module:Name
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+    try:
+        return app()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:
+        print(f"turnbench: {error}", file=sys.stderr)
+        sys.exit(2)
+    except Exception as error:
+        from turnbench.envs.errors import TurnbenchError
+
+        if not isinstance(error, TurnbenchError):
+            raise
+        print(f"turnbench: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

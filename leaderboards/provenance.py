@@ -1,0 +1,87 @@
+"""Provenance: what made a result - versions, and digests of code, data and checkpoints."""
+
+import hashlib
+import platform
+from collections.abc import Iterable
+from functools import cache
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+from turnbench.leaderboards.suite import Suite, make_env
+
+PACKAGES = ("turnbench", "numpy", "gymnasium", "openai", "torch", "transformers", "vllm")
+CODE = ("envs", "agents", "algorithms", "leaderboards")
+
+
+def provenance(suite: Suite) -> dict[str, Any]:
+    """Versions, the code's digest, and for each environment and checkpoint a digest of its data."""
+    return {
+        "versions": versions(),
+        "code": code_digest(),
+        "worlds": [_world(spec) for spec in suite.envs],
+        "checkpoints": {name: _checkpoint(spec) for name, spec in suite.models.items()},
+    }
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that can change a result, where they are installed."""
+    found = {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def code_digest() -> str:
+    """SHA-256 (first 16 digits) over turnbench's own sources."""
+    sources = []
+    for package in CODE:
+        for entry in resources.files(f"turnbench.{package}").iterdir():
+            if entry.name.endswith(".py"):
+                sources.append((f"{package}/{entry.name}", entry.read_bytes()))
+    return _digest(sources)
+
+
+def _world(spec: Any) -> dict[str, Any]:
+    env = make_env(spec)
+    try:
+        return {"data": env.data_digest(), "returns": env.return_range}
+    finally:
+        env.close()
+
+
+def _checkpoint(spec: dict[str, Any]) -> str | None:
+    """Digest of a checkpoint folder (names and contents); None where the model isn't one."""
+    from turnbench.agents import checkpoint_folder
+
+    folder = checkpoint_folder(spec)
+    if folder is None or not folder.is_dir():
+        return None
+    paths = sorted(p for p in folder.iterdir() if p.is_file() and p.name != "README.md")
+    return _digest((p.name, _content(p)) for p in paths)
+
+
+def _content(path: Path) -> bytes:
+    """A file's bytes; of a very large one its size and both ends, which tell checkpoints apart."""
+    size = path.stat().st_size
+    if size <= 2**28:
+        return path.read_bytes()
+    with path.open("rb") as file:
+        head = file.read(2**20)
+        file.seek(-(2**20), 2)
+        return str(size).encode() + head + file.read()
+
+
+def _digest(parts: Iterable[tuple[str, bytes]]) -> str:
+    whole = hashlib.sha256()
+    for name, content in sorted(parts):
+        whole.update(f"{name} {len(content)}\n".encode() + content)
+    return whole.hexdigest()[:16]

@@ -36,7 +36,8 @@ class Source(BaseModel):
     options: dict[str, Any] = Field({}, description="Arguments of the environment.")
     split: str = Field("train", description="Split whose tasks are played.")
     demonstrator: str | None = Field(
-        None, description='"module:function" that plays; null for the one registered for the environment.'
+        None,
+        description='"module:function" that plays; null for the one registered for the environment.',
     )
     mistakes: float = Field(0.0, ge=0, lt=1, description="Probability of a wrong action a turn.")
     file: Path | None = Field(
@@ -80,7 +81,9 @@ class EnvStream:
         self.env = _make(source.env, source.options)
         self.tasks = self.env.tasks(source.split)
         if not self.tasks:
-            raise ConfigError(f"split {source.split!r} of {source.env} has no tasks with {source.options}")
+            raise ConfigError(
+                f"split {source.split!r} of {source.env} has no tasks with {source.options}"
+            )
         self.play = demonstrator(source.demonstrator or source.env)
 
     def draw(self, rng: np.random.Generator) -> Conversation:
@@ -117,7 +120,9 @@ class Examples:
         rng = np.random.default_rng([self.seed, index])
         shares = np.array([s.share * (s.begin <= progress < s.end) for s in self.sources])
         if not shares.any():
-            raise ConfigError(f"no source covers the part of the run at {progress:.3f}: see begin and end")
+            raise ConfigError(
+                f"no source covers the part of the run at {progress:.3f}: see begin and end"
+            )
         return self.streams[int(rng.choice(len(shares), p=shares / shares.sum()))].draw(rng)
 
 

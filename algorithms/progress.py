@@ -59,12 +59,16 @@ class Progress:
         due = now - self.spoke >= QUIET or step == self.steps or "held_out_loss" in values
         if due and not self.console.is_terminal:
             self.spoke = now
-            self.console.print(f"step {step}/{self.steps} {self._note()}", highlight=False, soft_wrap=True)
+            self.console.print(
+                f"step {step}/{self.steps} {self._note()}", highlight=False, soft_wrap=True
+            )
 
     def _note(self) -> str:
         rate = self.latest.get("tokens", 0) / max(self.latest.get("seconds", 0), 1e-9)
         names = {"loss": "loss", "held_out_loss": "held-out", "success": "success"}
-        parts = [f"{label} {self.latest[name]:.3f}" for name, label in names.items() if name in self.latest]
+        parts = [
+            f"{label} {self.latest[name]:.3f}" for name, label in names.items() if name in self.latest
+        ]
         return "  ".join([*parts, f"{rate:,.0f} tokens/s"])
 
 

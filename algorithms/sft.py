@@ -52,7 +52,9 @@ class NewModel(BaseModel):
     @model_validator(mode="after")
     def _divides(self) -> "NewModel":
         if self.hidden % (2 * self.heads):
-            raise ValueError(f"hidden ({self.hidden}) must be a multiple of 2 * heads ({2 * self.heads})")
+            raise ValueError(
+                f"hidden ({self.hidden}) must be a multiple of 2 * heads ({2 * self.heads})"
+            )
         return self
 
 
@@ -138,7 +140,9 @@ def _claim(out: Path, settings: Config) -> None:
         theirs = json.loads(path.read_text(encoding="utf-8"))
         differing = [k for k in mine if k != "steps" and mine[k] != theirs.get(k)]
         if differing:
-            raise ConfigError(f"{out} holds a run with another {', '.join(differing)}: name a new folder")
+            raise ConfigError(
+                f"{out} holds a run with another {', '.join(differing)}: name a new folder"
+            )
     checkpoint.write_text(path, json.dumps(mine, indent=2))
 
 

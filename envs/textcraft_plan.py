@@ -92,7 +92,9 @@ class _Sketch:
         wanted = need.quantity * runs
         if not need.is_tag:
             return need.name if self.carried.get(need.name, 0) >= wanted else None
-        fitting = (i for i, n in self.carried.items() if n >= wanted and self.book.tag_of.get(i) == need.name)
+        fitting = (
+            i for i, n in self.carried.items() if n >= wanted and self.book.tag_of.get(i) == need.name
+        )
         return next(fitting, None)
 
     def obtain(self, name: str, count: int) -> None:

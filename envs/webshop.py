@@ -43,6 +43,8 @@ class WebShop(TextEnv):
 
     splits = ("train", "dev", "test")
     default_turns = 10
+    has_success = True
+    return_range = (0.0, 1.0)
 
     def __init__(
         self,
@@ -72,6 +74,10 @@ class WebShop(TextEnv):
         """Goal numbers of a split; "all" has every goal."""
         return self.catalogue.tasks(split)
 
+    def data_digest(self) -> str:
+        """Digest of the catalogue and of the kind of its goals."""
+        return self.catalogue.digest
+
     @property
     def instruction(self) -> str:
         """What to buy, as the pages show it."""
@@ -80,6 +86,11 @@ class WebShop(TextEnv):
     def available_actions(self) -> dict[str, bool | list[str]]:
         """What the page allows, in the published form: `has_search_bar` and `clickables`."""
         return {"has_search_bar": self.page.place == "search", "clickables": clickables(self.page)}
+
+    def example_actions(self) -> Sequence[str]:
+        """A search for the instruction's words, and a click on everything that can be clicked."""
+        clicks = [f"click[{name}]" for name in clickables(self.page)]
+        return [f"search[{self.instruction}]", *clicks]
 
     def fork(self) -> Self:
         """A copy, in constant time."""

@@ -93,9 +93,15 @@ class Catalogue:
     """Products, their index, and the goals of one kind with their splits. Never changes."""
 
     def __init__(
-        self, products: Sequence[Product], index: Index, goals: Goals, split_of: "SplitOf"
+        self,
+        products: Sequence[Product],
+        index: Index,
+        goals: Goals,
+        split_of: "SplitOf",
+        digest: str,
     ) -> None:
-        self.products, self.index, self.goals, self.split_of = products, index, goals, split_of
+        self.products, self.index, self.goals = products, index, goals
+        self.split_of, self.digest = split_of, digest
         self._rows = lru_cache(maxsize=4096)(self._find)
         self._tasks = lru_cache(maxsize=None)(self._split)
 
@@ -128,7 +134,7 @@ class Catalogue:
 # --- in memory ------------------------------------------------------------------------------------------
 
 
-def build(entries: Iterable[Entry], kind: str, split_of: SplitOf) -> Catalogue:
+def build(entries: Iterable[Entry], kind: str, split_of: SplitOf, digest: str) -> Catalogue:
     """A catalogue in memory, with the goals of a kind."""
     products: list[Product] = []
     builder, goals = IndexBuilder(), _GoalsBuilder()
@@ -137,7 +143,7 @@ def build(entries: Iterable[Entry], kind: str, split_of: SplitOf) -> Catalogue:
         products.append(product)
         builder.add(product.asin, analyze(product.document))
         instructions += goals.add(row, product, drafts[KINDS.index(kind)])
-    return Catalogue(products, builder.finish(), goals.finish(instructions), split_of)
+    return Catalogue(products, builder.finish(), goals.finish(instructions), split_of, digest)
 
 
 class _GoalsBuilder:
@@ -188,14 +194,15 @@ def build_into(folder: Path, entries: Iterable[Entry]) -> None:
             np.save(folder / f"{kind}.goal_{name}.npy", getattr(made, name))
 
 
-def open_built(folder: Path, kind: str, split_of: SplitOf) -> Catalogue:
+def open_built(folder: Path, kind: str, split_of: SplitOf, digest: str) -> Catalogue:
     """A catalogue that `build_into` wrote, with the goals of a kind; nothing large is read."""
     products = Rows(folder, "products", lambda row: product_from_json(json.loads(row)))
     instructions = Rows(folder, kind, _instruction)
     rows, starts, order = (
         load_array(folder / f"{kind}.goal_{name}.npy") for name in ("rows", "starts", "order")
     )
-    return Catalogue(products, open_index(folder), Goals(instructions, rows, starts, order), split_of)
+    goals = Goals(instructions, rows, starts, order)
+    return Catalogue(products, open_index(folder), goals, split_of, digest)
 
 
 def _instruction(row: str) -> Instruction:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 
@@ -47,23 +48,26 @@ def open_catalogue(
 
 
 def _synthetic(products: int, kind: str) -> Catalogue:
-    entries = webshop_synth.entries(products)
-    if products <= IN_MEMORY:
-        return build(entries, kind, webshop_synth.split_of)
-    name = f"webshop-{FORMAT}-synthetic-{webshop_synth.VERSION}-{products}"
-    return _stored(name, entries, kind, webshop_synth.split_of)
+    name = f"synthetic-{webshop_synth.VERSION}-{products}"
+    small = products <= IN_MEMORY
+    return _made(name, webshop_synth.entries(products), kind, webshop_synth.split_of, small, name)
 
 
 def _official(folder: Path, size: str, kind: str, verify: bool) -> Catalogue:
     paths = webshop_files.official_paths(folder, size, kind, verify)
     entries = webshop_files.official_entries(paths)
-    if size == "1k":
-        small = webshop_files.by_agentgym if kind == "synthetic" else webshop_files.by_position
-        return build(entries, kind, small)
-    name = f"webshop-{FORMAT}-full-{webshop_files.digest(paths)[:16]}"
-    return _stored(name, entries, kind, webshop_files.by_position)
+    agentgym = size == "1k" and kind == "synthetic"
+    split_of = webshop_files.by_agentgym if agentgym else webshop_files.by_position
+    stored = f"{size}-{webshop_files.digest(paths)[:24]}"
+    data = webshop_files.digest(paths if kind == "human" else paths[:2])
+    return _made(stored, entries, kind, split_of, size == "1k", data)
 
 
-def _stored(name: str, entries: Iterable[Entry], kind: str, split_of: SplitOf) -> Catalogue:
-    folder = build_once(name, lambda folder: build_into(folder, entries))
-    return open_built(folder, kind, split_of)
+def _made(
+    name: str, entries: Iterable[Entry], kind: str, split_of: SplitOf, in_memory: bool, data: str
+) -> Catalogue:
+    digest = sha256(f"{data}-{kind}".encode()).hexdigest()
+    if in_memory:
+        return build(entries, kind, split_of, digest)
+    folder = build_once(f"webshop-{FORMAT}-{name}", lambda folder: build_into(folder, entries))
+    return open_built(folder, kind, split_of, digest)

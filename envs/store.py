@@ -41,6 +41,8 @@ def build_once(name: str, build: Callable[[Path], None]) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with _locked(target.with_name(f"{name}.lock")):
         if not target.is_dir():
+            for left in target.parent.glob(f"{name}.*/"):  # by builders that were killed
+                shutil.rmtree(left, ignore_errors=True)
             fresh = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=target.parent))
             try:
                 build(fresh)

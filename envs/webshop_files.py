@@ -101,8 +101,8 @@ def make_entry(item: Mapping[str, Any], info: Mapping[str, Any] | None, human: l
 def stream_array(path: Path) -> Iterator[Any]:
     """The members of a JSON file's one array, one by one. Raises ConfigError where it is damaged."""
     decoder = json.JSONDecoder()
-    with path.open(encoding="utf-8") as file:
-        text, place = file.read(CHUNK).lstrip("\ufeff \t\r\n"), 1
+    with path.open(encoding="utf-8-sig") as file:
+        text, place = next((t for t in iter(lambda: file.read(CHUNK), "") if t.strip()), "").lstrip(), 1
         if not text.startswith("["):
             raise ConfigError(f"{path} holds no JSON array")
         while True:

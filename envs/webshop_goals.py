@@ -1,6 +1,7 @@
 """WebShop's goals, prices and reward (Yao et al., WebShop, 2022, section 3.2), oddities included."""
 
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -108,9 +109,9 @@ def _combination(product: Product, number: int) -> tuple[tuple[str, str], ...]:
     return tuple(reversed(chosen))
 
 
-def shuffled(count: int) -> list[int]:
-    """The order of `count` goals in the published shop."""
-    order = list(range(count))
+def shuffled(count: int) -> "array[int]":
+    """The order of `count` goals in the published shop, as 32-bit integers."""
+    order = array("i", range(count))
     Random(GOAL_SEED).shuffle(order)
     return order
 

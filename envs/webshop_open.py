@@ -59,7 +59,7 @@ def _official(folder: Path, size: str, kind: str, verify: bool) -> Catalogue:
     agentgym = size == "1k" and kind == "synthetic"
     split_of = webshop_files.by_agentgym if agentgym else webshop_files.by_position
     stored = f"{size}-{webshop_files.digest(paths)[:24]}"
-    data = webshop_files.digest(paths if kind == "human" else paths[:2])
+    data = f"{size}-{webshop_files.digest(paths if kind == 'human' else paths[:2])}"
     return _made(stored, entries, kind, split_of, size == "1k", data)
 
 

@@ -12,19 +12,20 @@ from turnbench.envs.errors import ConfigError
 
 NounRule = Callable[[str], tuple[str, ...]]
 
-_LETTERS = re.compile(r"[^\W\d_]{2,}")
+_WORDS = re.compile(r"(?<!\w)[^\W\d_]\w*")
 # Titles are strings of names: what is no noun in them is nearly always one of these.
 _FUNCTION_WORDS = frozenset(
-    "a all an and any are as at be but by can each for from if in into is it its more most no not of on "
-    "or other our out per such that the their then there these they this to up very was will with you "
-    "your".split()
+    "a all an and any are as at be but by can each for from i if in into is it its more most no not of "
+    "on or other our out per s such that the their then there these they this to up very was will with "
+    "x you your".split()
 )
 
 
 @lru_cache(maxsize=2**15)
 def simple_nouns(title: str) -> tuple[str, ...]:
-    """All runs of two or more letters, in small letters, but for English function words."""
-    return tuple(word for word in _LETTERS.findall(title.lower()) if word not in _FUNCTION_WORDS)
+    """All words that begin with a letter, in small letters, but for English function words, "s" (as
+    in "men's") and "x" (as in "5 x 7")."""
+    return tuple(word for word in _WORDS.findall(title.lower()) if word not in _FUNCTION_WORDS)
 
 
 def noun_rule(name: str) -> NounRule:

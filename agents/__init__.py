@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from turnbench.envs.errors import ConfigError, UnknownName
 
 if TYPE_CHECKING:
-    from turnbench.agents.model import Model
+    from turnbench.agents.model import Model, Sampling
 
 AGENTS: dict[str, str] = {
     "amc": "turnbench.agents.amc:AMC",
@@ -27,18 +27,35 @@ BACKENDS: dict[str, str] = {
     "hf": "turnbench.agents.hf:HfModel",
 }
 
+EXTRAS = {"hf": "local"}  # what to install for a backend that the core doesn't bring
+
 SHIPPED = "turnbench/"  # a checkpoint path that starts so names one that comes with the package
 
 
-def agent_class(name: str) -> type[Any]:
-    """The class registered as `name`, or named as "module:Class". Raises UnknownName."""
+def agent_class(name: str) -> Any:
+    """The class registered as `name`, or named as "module:Class". Raises UnknownName, ConfigError."""
     return _find("agent", name, AGENTS)
 
 
 def make_model(spec: Mapping[str, Any] | str) -> "Model":
     """The model that a suite describes: `backend`, sampling keys, and the backend's own arguments.
 
-    "hf:FOLDER" and "api:MODEL" do as well. Raises UnknownName, ConfigError, ModelError.
+    A backend's constructor also takes `name` and `sampling`. "hf:FOLDER" and "api:MODEL" do as well.
+    Raises UnknownName, ConfigError, ModelError.
+    """
+    cls, arguments = model_arguments(spec)
+    try:
+        return cls(**arguments)  # type: ignore[no-any-return]
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"model {spec!r}: {' '.join(str(error).split())}") from error
+
+
+def model_arguments(spec: Mapping[str, Any] | str) -> tuple[Any, dict[str, Any]]:
+    """The class that a model's specification names and the checked arguments to make it with.
+
+    Raises UnknownName, ConfigError.
     """
     from turnbench.agents.model import Sampling
 
@@ -50,14 +67,26 @@ def make_model(spec: Mapping[str, Any] | str) -> "Model":
     sampling = {name: options.pop(name) for name in Sampling.__slots__ if name in options}
     known = [*inspect.signature(cls).parameters, *Sampling.__slots__]
     check_options(f"backend {backend!r}", cls, options, given={"sampling"}, also=known)
+    return cls, {**options, "sampling": _sampling(sampling)}
+
+
+def _sampling(options: dict[str, Any]) -> "Sampling":
+    from turnbench.agents.model import Sampling
+
+    for name, value in options.items():
+        if name == "stop":
+            stop = [value] if isinstance(value, str) else value
+            if not isinstance(stop, list) or not all(isinstance(text, str) for text in stop):
+                raise ConfigError(f"stop is {value!r}; a text or a list of texts is wanted")
+            options[name] = tuple(stop)
+            continue
+        kind = int if name == "max_tokens" else int | float
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise ConfigError(f"{name} is {value!r}; a number of the right kind is wanted")
     try:
-        if "stop" in sampling:
-            sampling["stop"] = tuple(sampling["stop"])
-        return cls(**options, sampling=Sampling(**sampling))  # type: ignore[no-any-return]
-    except (TypeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"backend {backend!r}: {' '.join(str(error).split())}") from error
+        return Sampling(**options)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def model_spec(short: str) -> dict[str, Any]:
@@ -107,13 +136,23 @@ def check_options(
             raise ConfigError(f"{what} needs the option {p.name!r}")
 
 
-def _find(kind: str, name: str, registry: Mapping[str, str]) -> type[Any]:
+def _find(kind: str, name: str, registry: Mapping[str, str]) -> Any:
+    """What makes the thing called `name`. Raises UnknownName, or ConfigError where it can't load."""
     module, colon, attribute = registry.get(name, name).partition(":")
-    if not colon:
+    if not (colon and module and not module.startswith(".")):
         raise UnknownName(kind, name, registry)
     try:
-        return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-    except (ModuleNotFoundError, AttributeError) as error:
-        if name in registry:
-            raise
-        raise UnknownName(kind, name, registry) from error
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ImportError as error:
+        if name not in registry and error.name and f"{module}.".startswith(f"{error.name}."):
+            raise UnknownName(kind, name, registry) from error
+        raise ConfigError(f"{kind} {name!r} can't be loaded: {error}{_extra(name)}") from error
+    if not callable(found):
+        raise UnknownName(kind, name, registry)
+    return found
+
+
+def _extra(backend: str) -> str:
+    """How to install what a backend needs, where an extra brings it."""
+    extra = EXTRAS.get(backend)
+    return f" (pip install 'turnbench[{extra}]')" if extra else ""

@@ -30,7 +30,8 @@ class Chat:
         asked = (Message("user", "a"), Message("assistant", "b"))
         after = self.tokens(self._after_answer(asked, 2, generation=False))
         own = {*ends, tokenizer.eos_token_id} - {None}
-        self.ends = frozenset(own | (set(after[:1]) & set(tokenizer.all_special_ids)))
+        self._added = frozenset(tokenizer.added_tokens_decoder)
+        self.ends = frozenset(own | (self._added & set(after[:1])))
         self.append_only = self._is_append_only("plain words")
         self.keeps_reasoning = self._is_append_only(f"{THINK}\nreasons\n</think>\n\nplain words")
 
@@ -117,6 +118,5 @@ class Chat:
         if not messages:
             return ()
         ids = self.tokens(self._render(messages, generation=False))
-        special = set(self.tokenizer.all_special_ids)
-        last = max((k for k, token in enumerate(ids) if token in special), default=-1)
+        last = max((k for k, token in enumerate(ids) if token in self._added), default=-1)
         return tuple(ids[: last + 1])

@@ -53,6 +53,8 @@ class Population:
         for name, values in (("log_weights", self.log_weights), ("scores", self.scores)):
             if values and len(values) != size:
                 raise ValueError(f"{len(values)} {name} for {size} trajectories")
+            if not all(value < math.inf for value in values):
+                raise ValueError(f"{name} hold what is no number below infinity: {values}")
 
     @property
     def best(self) -> Trajectory:
@@ -76,7 +78,7 @@ def population_to_json(population: Population) -> Json:
         ]
         row["discarded"] = [trajectory_to_json(t) for t in population.discarded]
     if population.log_evidence is not None:
-        row["log_evidence"] = population.log_evidence
+        row["log_evidence"] = _number(population.log_evidence)
     return row
 
 
@@ -91,7 +93,7 @@ def population_from_json(row: Json) -> Population:
         Usage(**row["usage"]),
         tuple(Resampling(t, tuple(p), _numbers(w)) for t, p, w in row.get("resamplings", ())),
         tuple(trajectory_from_json(t, task) for t in row.get("discarded", ())),
-        row.get("log_evidence"),
+        float(row["log_evidence"]) if "log_evidence" in row else None,
     )
 
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from turnbench.agents.kv import common
 from turnbench.agents.lanes import Row, make_lanes
+from turnbench.agents.model import common_prefix
 from turnbench.envs.record import Failure, Outcome
 
 SCORE_LOGITS = 2**25
@@ -78,8 +78,6 @@ class Decoder:
     def _release(self, rows: Sequence[Row]) -> None:
         for row in rows:
             self.lanes.drop(row)
-        if any(row.failure for row in rows) and not self.live:
-            self.lanes.reset()
         for row in rows:
             row.done.set_result(row)
 
@@ -174,7 +172,7 @@ def _hosts(sequences: Sequence[tuple[tuple[int, ...], int]]) -> list[_Host]:
         ids, start = sequences[index]
         if start == len(ids):
             continue
-        if not hosts or common(ids, hosts[-1].ids) < len(ids):
+        if not hosts or common_prefix(ids, hosts[-1].ids) < len(ids):
             hosts.append(_Host(ids, []))
         hosts[-1].spans.append((index, start, len(ids)))
     return sorted(hosts, key=lambda host: len(host.ids))

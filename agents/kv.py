@@ -7,6 +7,8 @@ from itertools import islice
 
 from torch import Tensor
 
+from turnbench.agents.model import common_prefix
+
 BLOCK = 16
 """Tokens per step of the index."""
 CANDIDATES = 8
@@ -41,10 +43,11 @@ class KVStore:
         return length, entry.kv
 
     def put(self, ids: tuple[int, ...], kv: Tensor) -> None:
-        """Keep the states of a sequence. One that it extends is given up for it."""
+        """Keep the states of a sequence of at least a block. One that it extends is given up for it."""
         size = kv.numel() * kv.element_size()
         entry, length = self._match(ids)
-        if size > self.limit or (entry is not None and length == len(ids)):
+        known = entry is not None and length == len(ids)
+        if known or size > self.limit or len(ids) < BLOCK:
             return
         if entry is not None and length == len(entry.ids):
             self._drop(entry)
@@ -62,7 +65,7 @@ class KVStore:
             if block not in self._index:
                 break
             found = self._index[block]
-        near = [(common(ids, entry.ids), entry) for entry in islice(reversed(found), CANDIDATES)]
+        near = [(common_prefix(ids, entry.ids), entry) for entry in islice(reversed(found), CANDIDATES)]
         length, best = max(near, key=lambda pair: pair[0], default=(0, None))
         return best, length
 
@@ -81,11 +84,3 @@ def _blocks(ids: tuple[int, ...]) -> Iterator[int]:
     for start in range(0, len(ids) - BLOCK + 1, BLOCK):
         running = hash((running, ids[start : start + BLOCK]))
         yield running
-
-
-def common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """The length of the longest common prefix."""
-    length = min(len(left), len(right))
-    if left[:length] == right[:length]:
-        return length
-    return next(k for k in range(length) if left[k] != right[k])

@@ -219,7 +219,9 @@ class Lanes:
         """Let a row go: the store gets its states, the last row its lane."""
         data = self.cache.data
         assert data is not None
-        if self.store.limit:
+        if row.failure is not None:
+            data[:, row.lane] = 0.0  # a NaN must spoil neither the store nor the lane's next row
+        elif self.store.limit:
             ids = (*row.prompt, *row.ids)[: row.fed]
             self.store.put(ids, data[:, row.lane, :, : row.fed].clone())
         last = self.rows.pop()

@@ -62,6 +62,14 @@ class Completion:
 Answer = Completion | Failure
 
 
+def common_prefix(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    """The length of the longest common prefix of two sequences of token ids."""
+    length = min(len(left), len(right))
+    if left[:length] == right[:length]:
+        return length
+    return next(k for k in range(length) if left[k] != right[k])
+
+
 class Model(Protocol):
     """Continues conversations, many per call and from many threads at once.
 
@@ -128,6 +136,8 @@ class Metered:
         for answer in answers:
             if isinstance(answer, Completion):
                 self.usage += answer.usage
+            elif answer.outcome is not Outcome.TRUNCATED:  # a call that failed was a call
+                self.usage += Usage(model_calls=1)
         return [*answers, *(Failure(Outcome.TIMEOUT, why) for _ in prompts[allowed:])]
 
     def _allowance(self, wanted: int) -> tuple[int, str]:

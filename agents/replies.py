@@ -60,9 +60,7 @@ _FILTERED = re.compile(
     r"content.{0,3}(filter|policy|management)|responsible.?ai|moderation|flagged|usage polic",
     re.IGNORECASE,
 )
-_QUOTA = re.compile(
-    r"insufficient.?(quota|balance|credit|funds)|exceeded your current quota", re.IGNORECASE
-)
+_QUOTA = re.compile(r"insufficient.?(quota|balance|credit|funds)", re.IGNORECASE)
 
 
 def read_error(raw: Raw, sent: Collection[str]) -> Failure | Retry | Refused:
@@ -216,7 +214,14 @@ def _blamed(problem: _Problem, sent: Collection[str]) -> str | None:
     """The optional field that the server doesn't accept, if the error is about one."""
     if problem.param in sent:
         return problem.param
-    return next((f for f in sent if re.search(rf"(?<!\w){re.escape(f)}(?!\w)", problem.message)), None)
+    return next((field for field in sent if _names(problem.message, field)), None)
+
+
+def _names(message: str, field: str) -> bool:
+    """Whether a message is about a field: begins with it, quotes it, or calls it one."""
+    name = re.escape(field)
+    forms = rf"^{name}\b|['\"`]{name}['\"`]|(parameter|argument|field|supplied)\W+{name}\b"
+    return re.search(forms, message) is not None
 
 
 def _line(text: str) -> str:

@@ -17,7 +17,7 @@ def pause(attempt: int, after: float | None, jitter: random.Random) -> float:
     At least what the server asked for (`after`), if it did; the jitter keeps the calls of a crowd
     that was turned away together from coming back together.
     """
-    longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**attempt)
+    longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(attempt, 32))
     if after is None:
         return longest * jitter.uniform(0.5, 1.0)
     return after + longest * jitter.uniform(0.0, 0.5)

@@ -6,6 +6,8 @@ file here and one line below. Other packages bring theirs through an entry point
 """
 
 import importlib
+import inspect
+from collections.abc import Collection
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
@@ -33,12 +35,14 @@ def make(env_id: str, **kwargs: Any) -> "TextEnv":
     """A new environment by id; what isn't a TextEnv is wrapped into one.
 
     `env_id` is one of `list_envs()`, or "module:Name-v0" for a module that registers it with
-    Gymnasium. Keyword arguments go to the environment; all take `max_turns`. Raises UnknownName.
+    Gymnasium. Keyword arguments go to the environment; all take `max_turns`. Raises UnknownName, for
+    an unknown argument too.
     """
     from turnbench.envs.core import PlainEnv, TextEnv
 
     factory = _factory(env_id, kwargs)
     if isinstance(factory, type) and issubclass(factory, TextEnv):
+        _check_options(env_id, factory, kwargs)
         return factory(**kwargs)
     return PlainEnv(factory, **kwargs)
 
@@ -46,6 +50,20 @@ def make(env_id: str, **kwargs: Any) -> "TextEnv":
 def list_envs() -> list[str]:
     """The ids of turnbench's environments, then those that other packages brought."""
     return [*ENVS, *sorted({*_plugins(), *_registered()} - ENVS.keys())]
+
+
+def _check_options(env_id: str, cls: type["TextEnv"], options: Collection[str]) -> None:
+    """Refuse options that no constructor from `cls` up to TextEnv takes."""
+    known: set[str] = set()
+    for owner in cls.__mro__:
+        if "__init__" in vars(owner):
+            parameters = inspect.signature(vars(owner)["__init__"]).parameters.values()
+            known |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+    for name in options:
+        if name not in known - {"self"}:
+            raise UnknownName(f"option of {env_id}", name, known - {"self"})
 
 
 def _factory(env_id: str, kwargs: dict[str, Any]) -> Any:
@@ -56,24 +74,29 @@ def _factory(env_id: str, kwargs: dict[str, Any]) -> Any:
     if env_id in _plugins():
         return _plugins()[env_id].load()
     module, _, name = env_id.rpartition(":")
-    if module:
-        _import(module, env_id)
-    spec = registry.get(name)
+    spec = None
+    if not module.startswith("."):
+        if module:
+            _import(module, env_id)
+        spec = registry.get(name)
     if spec is None:
         raise UnknownName("environment", env_id, list_envs())
-    if isinstance(spec.entry_point, str) and not spec.kwargs and _is_text_env(spec.entry_point):
+    if not spec.kwargs and _is_text_env(spec.entry_point):
         return _load(spec.entry_point)
     if spec.max_episode_steps is not None:
         kwargs.setdefault("max_turns", spec.max_episode_steps)
     return partial(gymnasium.make, name, disable_env_checker=True)
 
 
-def _load(entry: str) -> Any:
+def _load(entry: Any) -> Any:
+    """What an entry point names; one that isn't text is the thing itself."""
+    if not isinstance(entry, str):
+        return entry
     module, _, name = entry.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
-def _is_text_env(entry: str) -> bool:
+def _is_text_env(entry: Any) -> bool:
     from turnbench.envs.core import TextEnv
 
     found = _load(entry)

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -157,13 +158,12 @@ def _processes(probe: Probe) -> None:
         )
     with probe.env() as env:
         tasks = {split: list(env.tasks(split)) for split in env.splits}
-    for hash_seed in (1, 2):
-        try:
-            found = p.in_another_process(probe, hash_seed)
-        except LookupError as error:
-            raise Skipped(
-                f"another process doesn't know it ({error}): name it as module:Name"
-            ) from error
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            both = list(pool.map(partial(p.in_another_process, probe), (1, 2)))
+    except LookupError as error:
+        raise Skipped(f"another process doesn't know it ({error}): name it as module:Name") from error
+    for hash_seed, found in enumerate(both, start=1):
         how = f"in a process with PYTHONHASHSEED={hash_seed}"
         for split, listed in tasks.items():
             if found.tasks[split] != listed:

@@ -242,7 +242,7 @@ class PlainEnv(TextEnv):
         return [str(number) for number in range(1000)]
 
     def _reset(self, task: str) -> str:
-        self._truncated = False
+        self._truncated = self.has_success = False  # an episode's record depends on no earlier one
         observation, _ = self.inner.reset(seed=mix(self.seed, task))
         return observation
 

@@ -104,11 +104,11 @@ class Probe:
             with suppress(Exception):
                 env.close()
 
-    def rounds(self, most: int) -> Iterator[int]:
-        """Counts to `most`; stops early, but not before 1, where a slow world has used its share."""
+    def rounds(self, most: int, least: int = 1) -> Iterator[int]:
+        """Counts to `most`; a slow world, which has used its share before, gets `least`."""
         started = time.monotonic()
         for number in range(most):
-            if number and time.monotonic() - started > self.seconds / 6:
+            if number >= least and time.monotonic() - started > self.seconds / 20:
                 return
             yield number
 
@@ -189,7 +189,7 @@ def _short(value: Any) -> str:
 
 def explore(probe: Probe) -> None:
     """Play a few episodes with mixed actions and keep them in `probe.episodes`."""
-    for number in probe.rounds(EPISODES):
+    for number in probe.rounds(EPISODES, least=2):
         task = probe.tasks[number % len(probe.tasks)]
         with probe.env() as env:
             probe.episodes.append(_explore_one(probe, env, task, seed=number + 1))
@@ -325,7 +325,7 @@ def in_another_process(probe: Probe, hash_seed: int) -> Elsewhere:
             env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=probe.seconds * 0.45,
+            timeout=probe.seconds * 0.95,
         )
         if done.returncode == UNKNOWN:
             raise LookupError(done.stderr.decode("utf-8", "replace").strip()[-300:])

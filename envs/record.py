@@ -124,7 +124,7 @@ class Trajectory:
         pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         whole: tuple[int, ...] = ()
         for index, turn in enumerate(self.turns):
-            if turn.tokens is None:
+            if turn.tokens is None or len(turn.tokens.ids) != len(turn.tokens.logprobs):
                 raise LogError(f"turn {index} of task {self.task.id} has no token ids")
             prompt = whole[: turn.tokens.keep] + turn.tokens.prompt
             pairs.append((prompt, turn.tokens.ids))

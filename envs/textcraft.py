@@ -62,12 +62,13 @@ class Recipe:
     count: int
     tag: str | None
     inputs: tuple[Ingredient, ...]
+    command: str = field(init=False, compare=False)
+    """The line shown to the player."""
 
-    @property
-    def command(self) -> str:
-        """The line shown to the player."""
+    def __post_init__(self) -> None:
         parts = ", ".join(f"{i.quantity} {plain(i.name)}" for i in self.inputs)
-        return f"craft {self.count} {plain(self.output)} using {parts}"
+        made = f"craft {self.count} {plain(self.output)} using {parts}"
+        object.__setattr__(self, "command", made)
 
 
 def plain(item: str) -> str:
@@ -273,8 +274,8 @@ class TextCraft(TextEnv):
 
     def example_actions(self) -> Sequence[str]:
         """The commands that lead to the goal, and a `get` for whatever they need that is found."""
-        recipes = self._book.closure(self.goal)
-        found = {i: None for r in recipes for i in r.inputs if not self._book.craftable(i.name)}
+        recipes = self.book.closure(self.goal)
+        found = {i: None for r in recipes for i in r.inputs if not self.book.craftable(i.name)}
         gets = [f"get {i.quantity} {plain(i.name)}" for i in found]
         return ["inventory", *(r.command for r in recipes), *gets]
 
@@ -381,20 +382,37 @@ def opening(goal: str, seed: int) -> str:
     Which others, and in what order, is decided by a hash of (seed, command): the same everywhere.
     """
     book = recipe_book()
-    needed = book.closure(goal)
-    commands = {recipe.command for recipe in needed}
+    commands, names = _needs(goal)
     others: set[str] = set()
-    for name in dict.fromkeys(i.name for recipe in needed for i in recipe.inputs):
-        uses = (recipe.command for recipe in book.uses.get(name, ()))
-        others |= set(_shuffled(uses, seed, name)[:DISTRACTORS])
+    for name in names:
+        uses = [recipe.command for recipe in book.uses.get(name, ())]
+        others.update(uses if len(uses) <= DISTRACTORS else _shuffled(uses, seed, name)[:DISTRACTORS])
     shown = [*commands, *_shuffled(others - commands, seed, goal)[:DISTRACTORS]]
     lines = "\n".join(_shuffled(shown, seed, "commands"))
     return f"Crafting commands:\n{lines}\n\nGoal: craft {plain(goal)}."
 
 
+@cache
+def _needs(goal: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The commands that lead to the goal, and the names of all that they take."""
+    recipes = recipe_book().closure(goal)
+    names = dict.fromkeys(i.name for recipe in recipes for i in recipe.inputs)
+    return frozenset(recipe.command for recipe in recipes), tuple(names)
+
+
 def _shuffled(commands: Iterable[str], seed: int, purpose: str) -> list[str]:
-    salt = f"{seed}|{purpose}|"
-    return sorted(commands, key=lambda c: blake2b((salt + c).encode(), digest_size=8).digest())
+    salt = _hash(f"{seed}|{purpose}")
+    return sorted(commands, key=lambda c: (_command_hash(c) ^ salt) * _ODD % 2**64)
+
+
+_ODD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio: the product's high bits depend on all bits
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+_command_hash = cache(_hash)  # of the few commands; not of salts, which never end
 
 
 # --- tasks ------------------------------------------------------------------------------------------

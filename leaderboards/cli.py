@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Measure and improve language-model agents in multi-turn text environments.\n\n"
-    "Example: turnbench run quickstart",
+    "Example: turnbench run quickstart\n\n"
+    "Exit codes: 0 done; 1 a check failed; 2 wrong input; 3 episodes are missing; 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -26,15 +28,13 @@ INCOMPLETE = 3
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """Where people read: 100 columns wide where nobody says otherwise."""
+    """Where people read; 110 columns wide where nobody says otherwise."""
     from rich.console import Console
 
     made = Console(stderr=stderr, highlight=False)
-    return (
-        made
-        if made.is_terminal or "COLUMNS" in os.environ
-        else Console(stderr=stderr, highlight=False, width=110)
-    )
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = 110
+    return made
 
 
 @app.command("list")
@@ -143,27 +143,25 @@ def run(
     from turnbench.leaderboards.runner import run as play_all
     from turnbench.leaderboards.suite import load_suite
 
-    chosen = load_suite(suite).with_changes(agents=agent, model=model, tasks=tasks)
+    chosen = load_suite(suite, agents=agent, model=model, tasks=tasks)
     folder = out or Path("runs") / chosen.suite
     say = console(stderr=True)
-    say.print(_headline(chosen, folder), markup=False, soft_wrap=True)
+    tell = partial(say.print, markup=False, soft_wrap=True)
+    tell(_headline(chosen, folder))
     report = play_all(chosen, folder, workers=workers, watcher=Show(say))
-    if not report.done:
-        raise typer.Exit(130)
-    _show(folder, boards if report.complete else None)
+    if report.done:
+        _show(folder, boards if report.complete and tasks is None else None)
     if report.interrupted:
-        say.print(
-            f"{report.done} of {report.total} episodes are done; the same command goes on.", markup=False
-        )
+        tell(f"{report.done} of {report.total} episodes are done; the same command goes on.")
         raise typer.Exit(130)
     if not report.complete:
-        say.print(
+        tell(
             f"{report.missing} of {report.total} episodes are missing (their environment or server "
-            "failed), so no board is written. The same command plays them again.",
-            markup=False,
-            soft_wrap=True,
+            "failed), so no board is written. The same command plays them again."
         )
         raise typer.Exit(INCOMPLETE)
+    if tasks is not None:
+        tell(f"A trial is entered into no board, unless by `turnbench board {folder} --write`.")
 
 
 @app.command()
@@ -215,7 +213,8 @@ def _headline(suite: "Suite", folder: Path) -> str:
 
 
 def _show(folder: Path, boards: Path | None) -> None:
-    from turnbench.leaderboards.board import entries_of, write_entries
+    from turnbench.leaderboards.board import write_entries
+    from turnbench.leaderboards.entry import entries_of
     from turnbench.leaderboards.table import table
 
     entries = entries_of(folder)
@@ -233,19 +232,10 @@ def main() -> Any:
             stream.reconfigure(encoding="utf-8", errors="replace")
     try:
         return app()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except OSError as error:
-        print(f"turnbench: {error}", file=sys.stderr)
-        sys.exit(2)
     except Exception as error:
-        from turnbench.envs.errors import TurnbenchError
+        from turnbench.envs.errors import TurnbenchError  # late: --help shall not wait for it
 
-        if not isinstance(error, TurnbenchError):
+        if not isinstance(error, TurnbenchError | OSError):
             raise
         print(f"turnbench: {error}", file=sys.stderr)
         sys.exit(2)

@@ -1,7 +1,8 @@
 """The log of a run: `log.jsonl`, a header and then one line per finished episode.
 
     {"turnbench_log": 1, "suite": {...}, "digest": ..., ...}
-    {"key": [agent, env index, task, seed], "outcome": "ok", "seconds": 1.2, "population": {...}}
+    {"key": [agent, env index, task, seed], "outcome": "ok", "seconds": 1.2, "privileges": [...],
+     "population": {...}}
 
 Lines are only ever appended. An episode that is played again (because its first outcome was
 missing) gets a second line, and the last one counts. Only the last line may be torn.
@@ -11,18 +12,27 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
 from turnbench.agents.core import Population, population_from_json, population_to_json
-from turnbench.envs.errors import LogError
-from turnbench.envs.record import MISSING, Outcome
+from turnbench.envs.errors import ConfigError, LogError
+from turnbench.envs.record import Outcome
 
 VERSION = 1
 NAME = "log.jsonl"
+# What a run must have in common with the log that it goes on with.
+SAME = {
+    "suite": "another suite",
+    "code": "another version of turnbench's code",
+    "worlds": "other data behind its environments",
+    "checkpoints": "other checkpoints",
+}
+_HEADER = b'{"turnbench_log": '
 _KEY = b'{"key": '
-_decoder = json.JSONDecoder()
+_AFTER_HEAD = b', "seconds": '  # can't stand in a JSON text, where quotes are escaped
 
 
 class Key(NamedTuple):
@@ -35,69 +45,117 @@ class Key(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """One finished episode as the log holds it."""
+    """One finished episode as the log holds it; `privileges` is what it used beyond playing."""
 
     key: Key
     outcome: Outcome
     seconds: float
+    privileges: tuple[str, ...]
     population: Population
 
 
+def episode_line(key: Key, population: Population, privileges: Sequence[str], seconds: float) -> bytes:
+    """An episode's line. Raises TypeError or ValueError for what JSON can't hold."""
+    row = {
+        "key": key,
+        "outcome": population.best.outcome.value,
+        "seconds": round(seconds, 3),
+        "privileges": privileges,
+        "population": population_to_json(population),
+    }
+    return _line(row)
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    # A model's text may hold half a surrogate pair, which UTF-8 can't.
+    return json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+
+
 class LogWriter:
-    """Appends to the log of a run folder, which it locks against other runs until closed."""
+    """Appends to the log of a run folder, which it locks against other runs until closed.
+
+    `done` holds the outcome of every episode that is in the log already. Raises ConfigError for a
+    folder that can't be written to, LogError for a damaged log or one of another run.
+    """
 
     def __init__(self, folder: Path, header: dict[str, Any]) -> None:
-        self.path = folder / NAME
+        self.path, self.header = folder / NAME, header
+        self._file: IO[bytes] | None = None
+        self._dirty, self._synced = False, time.monotonic()
         self._lock = _lock(folder)
         try:
-            self._mend()
-            fresh = not self.path.exists()
-            self._file: IO[bytes] = self.path.open("ab")
-            if fresh:
-                self._append(json.dumps({"turnbench_log": VERSION, **header}, ensure_ascii=False))
+            self.done = self._resume()
         except BaseException:
             self._lock.close()
             raise
-        self._synced = time.monotonic()
 
-    def write(self, key: Key, population: Population, seconds: float) -> None:
-        """Append one episode; it is in the file when this returns, and on the disk a second later."""
-        row = {
-            "key": key,
-            "outcome": population.best.outcome.value,
-            "seconds": round(seconds, 3),
-            "population": population_to_json(population),
-        }
-        self._append(json.dumps(row, ensure_ascii=False, allow_nan=False))
-        if time.monotonic() - self._synced > 1:
-            self.sync()
+    def _resume(self) -> dict[Key, Outcome]:
+        if not has_log(self.path.parent):
+            return {}
+        header = read_header(self.path.parent)
+        for part, what in SAME.items():
+            if header.get(part) != self.header.get(part):
+                where = difference(header.get(part), self.header.get(part), part)
+                raise LogError(
+                    f"{self.path.parent} holds a run with {what}: {where}. "
+                    "Choose another folder with --out, or delete this one."
+                )
+        return read_done(self.path.parent)
 
-    def sync(self) -> None:
-        """Force what was written to the disk."""
-        os.fsync(self._file.fileno())
-        self._synced = time.monotonic()
+    def write(self, line: bytes) -> None:
+        """Append an episode's line; it is in the file when this returns. Raises LogError."""
+        if self._file is None:
+            self._file = self._open()
+        self._append(self._file, line)
 
-    def _append(self, line: str) -> None:
-        # One write a line: what a crash can leave is a torn last line, which `_mend` removes.
-        self._file.write(line.encode("utf-8") + b"\n")
-        self._file.flush()
+    def _open(self) -> IO[bytes]:
+        """The log, without a torn last line and with a header."""
+        try:
+            if self.path.exists():
+                os.truncate(self.path, _length_of_whole_lines(self.path))
+            file = self.path.open("ab", buffering=0)
+        except OSError as error:
+            raise self._lost(error) from error
+        if file.tell() == 0:
+            self._append(file, _line({"turnbench_log": VERSION, **self.header}))
+        return file
 
-    def _mend(self) -> None:
-        """Cut a torn last line off, so that the next one starts on a line of its own."""
-        if not self.path.exists():
+    def _append(self, file: IO[bytes], line: bytes) -> None:
+        size = file.tell()
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError as error:
+            with suppress(OSError):
+                file.truncate(size)
+            raise self._lost(error) from error
+        self._dirty = True
+
+    def _lost(self, error: OSError) -> LogError:
+        return LogError(
+            f"{self.path}: {error.strerror or error}. What it holds is safe; once that is mended, the "
+            "same command goes on from there."
+        )
+
+    def sync(self, every: float = 0.0) -> None:
+        """Force what was written to the disk, at most once in `every` seconds. Raises LogError."""
+        now = time.monotonic()
+        if self._file is None or not self._dirty or now - self._synced < every:
             return
-        whole = _length_of_whole_lines(self.path)
-        if whole == 0:
-            self.path.unlink()  # not even the header was finished
-        else:
-            os.truncate(self.path, whole)
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._lost(error) from error
+        self._dirty, self._synced = False, now
 
     def close(self) -> None:
         """Sync and unlock."""
         try:
             self.sync()
         finally:
-            self._file.close()
+            if self._file is not None:
+                self._file.close()
             self._lock.close()
 
     def __enter__(self) -> Self:
@@ -108,13 +166,29 @@ class LogWriter:
 
 
 def _lock(folder: Path) -> IO[bytes]:
-    lock = (folder / ".lock").open("wb")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("wb")
+    except OSError as error:
+        raise ConfigError(f"can't write to {folder}: {error.strerror or error}") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         lock.close()
         raise LogError(f"{folder}: another run is writing to this folder") from error
     return lock
+
+
+def difference(old: Any, new: Any, at: str) -> str:
+    """Where two configurations first differ, in words."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(k for k in new if k not in old)]:
+            if old.get(key) != new.get(key):
+                return difference(old.get(key), new.get(key), f"{at}.{key}")
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        k = next(k for k, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1])
+        return difference(old[k], new[k], f"{at}.{k}")
+    return f"{at} is {old!r:.80} there and {new!r:.80} here"
 
 
 def _length_of_whole_lines(path: Path) -> int:
@@ -134,66 +208,82 @@ def _length_of_whole_lines(path: Path) -> int:
 
 
 def has_log(folder: Path) -> bool:
-    """Whether a run has begun in this folder."""
+    """Whether a run has begun in this folder. Raises LogError for a file that isn't ours."""
     path = folder / NAME
-    return path.exists() and _length_of_whole_lines(path) > 0
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise LogError(f"{path}: {error.strerror or error}") from error
+    if not line.endswith(b"\n") and (line.startswith(_HEADER) or _HEADER.startswith(line)):
+        return False  # torn before the header was whole
+    return True
 
 
 def read_header(folder: Path) -> dict[str, Any]:
     """The log's first line. Raises LogError."""
     path = folder / NAME
-    try:
-        with path.open("rb") as file:
-            line = file.readline()
-    except OSError as error:
-        raise LogError(f"{path}: {error.strerror or error}") from error
-    header = _json(line, path, 1)
-    if "turnbench_log" not in header:
+    if not has_log(folder):
+        raise LogError(f"{folder} holds no run: there is no {NAME}, or nothing in it")
+    with path.open("rb") as file:
+        line = file.readline()
+    if not line.startswith(_HEADER):
         raise LogError(f"{path} is not a log of turnbench")
+    header = _json(line, path, 1)
     if header["turnbench_log"] != VERSION:
         raise LogError(
             f"{path} has log version {header['turnbench_log']}; this turnbench reads version {VERSION}: "
-            f"use the turnbench that wrote it ({header.get('versions', {}).get('turnbench', 'unknown')})"
+            f"use the turnbench that wrote it ({_writer(header)})"
         )
     return header
 
 
+def _writer(header: dict[str, Any]) -> str:
+    versions = header.get("versions")
+    return str(versions.get("turnbench", "unknown")) if isinstance(versions, dict) else "unknown"
+
+
 def read_done(folder: Path) -> dict[Key, Outcome]:
     """Key and outcome of every episode in the log, without reading the episodes. Raises LogError."""
-    done: dict[Key, Outcome] = {}
-    path = folder / NAME
-    for number, line in _episode_lines(path):
-        try:
-            text = line[:4096].decode("utf-8", "ignore")
-            key, end = _decoder.raw_decode(text, len(_KEY))
-            outcome, _ = _decoder.raw_decode(text, text.index(":", end) + 1 + 1)
-            done[Key(*key)] = Outcome(outcome)
-        except (ValueError, TypeError) as error:
-            raise LogError(f"{path} line {number} is damaged") from error
-    return done
+    return {key: outcome for _, key, outcome in _heads(folder / NAME)}
 
 
 def read_episodes(folder: Path) -> Iterator[Episode]:
     """The episodes that count: of several lines with one key the last. Raises LogError."""
     path = folder / NAME
-    last: dict[Key, int] = {}
+    last = {key: number for number, key, _ in _heads(path)}
+    wanted = set(last.values())
     for number, line in _episode_lines(path):
-        last[_key(line, path, number)] = number
+        if number in wanted:
+            yield _episode(line, path, number)
+
+
+def _episode(line: bytes, path: Path, number: int) -> Episode:
+    row = _json(line, path, number)
+    try:
+        population = population_from_json(row["population"])
+        outcome, privileges = Outcome(row["outcome"]), tuple(row["privileges"])
+        return Episode(_key(row), outcome, float(row["seconds"]), privileges, population)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise LogError(f"{path} line {number} is damaged: {error!r}") from error
+
+
+def _heads(path: Path) -> Iterator[tuple[int, Key, Outcome]]:
+    """Number, key and outcome of every line, from its start alone, however long the rest is."""
     for number, line in _episode_lines(path):
-        row = _json(line, path, number)
-        key = Key(*row["key"])
-        if last[key] != number:
-            continue
+        head = line[: line.find(_AFTER_HEAD)] + b"}"
+        row = _json(head, path, number)
         try:
-            population = population_from_json(row["population"])
-            yield Episode(key, Outcome(row["outcome"]), row["seconds"], population)
-        except (KeyError, TypeError, ValueError) as error:
+            yield number, _key(row), Outcome(row["outcome"])
+        except (LookupError, TypeError, ValueError) as error:
             raise LogError(f"{path} line {number} is damaged: {error!r}") from error
 
 
-def unfinished(done: dict[Key, Outcome]) -> set[Key]:
-    """Keys in the log whose episodes say nothing about the agent and are to be played again."""
-    return {key for key, outcome in done.items() if outcome in MISSING}
+def _key(row: dict[str, Any]) -> Key:
+    agent, env, task, seed = row["key"]
+    return Key(str(agent), int(env), str(task), int(seed))
 
 
 def _episode_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -205,14 +295,6 @@ def _episode_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             if not (line.startswith(_KEY) and line.endswith(b"}\n")):
                 raise LogError(f"{path} line {number} is damaged: it isn't an episode")
             yield number, line
-
-
-def _key(line: bytes, path: Path, number: int) -> Key:
-    try:
-        key, _ = _decoder.raw_decode(line[:4096].decode("utf-8", "ignore"), len(_KEY))
-        return Key(*key)
-    except (ValueError, TypeError) as error:
-        raise LogError(f"{path} line {number} is damaged") from error
 
 
 def _json(line: bytes, path: Path, number: int) -> dict[str, Any]:

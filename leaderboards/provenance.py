@@ -8,14 +8,16 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from turnbench.leaderboards.suite import Suite, make_env
+from turnbench.leaderboards.suite import EnvSpec, Suite, choose_tasks, make_env
 
 PACKAGES = ("turnbench", "numpy", "gymnasium", "openai", "torch", "transformers", "vllm")
 CODE = ("envs", "agents", "algorithms", "leaderboards")
 
 
 def provenance(suite: Suite) -> dict[str, Any]:
-    """Versions, the code's digest, and for each environment and checkpoint a digest of its data."""
+    """Versions, the code's digest, a digest of each checkpoint, and what each environment is: a
+    digest of its data, the lowest and highest return, and the tasks played.
+    """
     return {
         "versions": versions(),
         "code": code_digest(),
@@ -42,18 +44,19 @@ def versions() -> dict[str, str]:
 @cache
 def code_digest() -> str:
     """SHA-256 (first 16 digits) over turnbench's own sources."""
-    sources = []
+    sources = {}
     for package in CODE:
         for entry in resources.files(f"turnbench.{package}").iterdir():
             if entry.name.endswith(".py"):
-                sources.append((f"{package}/{entry.name}", entry.read_bytes()))
-    return _digest(sources)
+                sources[f"{package}/{entry.name}"] = entry.read_bytes()
+    return _digest(sorted(sources.items()))
 
 
-def _world(spec: Any) -> dict[str, Any]:
+def _world(spec: EnvSpec) -> dict[str, Any]:
     env = make_env(spec)
     try:
-        return {"data": env.data_digest(), "returns": env.return_range}
+        tasks = choose_tasks(spec, env)
+        return {"data": env.data_digest(), "returns": env.return_range, "tasks": tasks}
     finally:
         env.close()
 
@@ -82,6 +85,6 @@ def _content(path: Path) -> bytes:
 
 def _digest(parts: Iterable[tuple[str, bytes]]) -> str:
     whole = hashlib.sha256()
-    for name, content in sorted(parts):
+    for name, content in parts:
         whole.update(f"{name} {len(content)}\n".encode() + content)
     return whole.hexdigest()[:16]

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 10_000
+BLOCK = 1_000_000  # numbers drawn at once
 
 
 class Interval(NamedTuple):
@@ -48,10 +49,15 @@ def _clusters(values: Mapping[str, Sequence[float]]) -> tuple[NDArray[np.float64
 def _resampled_means(
     sums: NDArray[np.float64], counts: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    # How often each task is drawn is multinomial: one row of counts a resample, no index lists.
+    """One mean a resample; drawn in blocks, so that memory is bounded however many tasks there are."""
     size = len(sums)
-    drawn = rng.multinomial(size, np.full(size, 1 / size), RESAMPLES)
-    means: NDArray[np.float64] = (drawn @ sums) / (drawn @ counts)
+    kind = np.uint16 if size <= 2**16 else np.uint32  # half the width is drawn in half the time
+    means = np.empty(RESAMPLES)
+    block = max(1, BLOCK // size)
+    for start in range(0, RESAMPLES, block):
+        rows = min(block, RESAMPLES - start)
+        drawn = rng.integers(size, size=(rows, size), dtype=kind)
+        means[start : start + rows] = sums[drawn].sum(1) / counts[drawn].sum(1)
     return means
 
 

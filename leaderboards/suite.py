@@ -3,19 +3,50 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from turnbench import envs
-from turnbench.agents import agent_class, check_options, model_spec
+from turnbench.agents import agent_class, check_options, model_arguments, model_spec
+from turnbench.envs.core import TextEnv
 from turnbench.envs.errors import ConfigError, TurnbenchError, UnknownName
-from turnbench.leaderboards.yamlfile import Document, parse_yaml, read_yaml
+from turnbench.leaderboards.yamlfile import Document, Location, parse_yaml, read_yaml
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+
+def _name(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
+        return value
+    raise ValueError("a name of at most 64 letters, digits, dots, dashes and underscores is wanted")
+
+
+def _tasks(value: Any) -> Any:
+    match value:
+        case "all":
+            return value
+        case bool():
+            pass
+        case int() if value > 0:
+            return value
+        case [_, *_] if all(isinstance(task, str | int) for task in value):
+            return _distinct([str(task) for task in value])
+    raise ValueError("'all', a count of at least 1, or a list of task ids is wanted")
+
+
+def _distinct(values: Any) -> Any:
+    seen: set[str] = set()
+    for value in values if isinstance(values, list) else ():
+        if repr(value) in seen:
+            raise ValueError(f"{value} appears twice")
+        seen.add(repr(value))
+    return values
+
+
+Name = Annotated[str, BeforeValidator(_name)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -23,7 +54,7 @@ Count = Annotated[int, Field(ge=1)]
 class Strict(BaseModel):
     """A piece of a suite: unknown keys are errors, and nothing changes after reading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class EnvSpec(Strict):
@@ -31,7 +62,7 @@ class EnvSpec(Strict):
 
     id: str = Field(description="environment id, as `turnbench list envs` shows them")
     split: str = Field("test", description="which split the tasks come from")
-    tasks: Literal["all"] | Count | list[str] = Field(
+    tasks: Annotated[Literal["all"] | int | list[str], BeforeValidator(_tasks)] = Field(
         "all", description="all tasks of the split, the first so many, or a list of task ids"
     )
     max_turns: Count | None = Field(
@@ -43,7 +74,7 @@ class EnvSpec(Strict):
 class AgentSpec(BaseModel):
     """One row of the board: an agent, the model it asks, and the agent's own options beside them."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     agent: str = Field(description="agent name, as `turnbench list agents` shows them, or module:Class")
     model: str | None = Field(None, description="one of the suite's models")
@@ -69,19 +100,19 @@ class Suite(Strict):
     suite: Name = Field(description="name of the suite; names its board too")
     version: Count = Field(1, description="to be raised whenever what is measured changes")
     description: str = Field("", description="one or two sentences for the board")
-    seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
-    envs: Annotated[list[EnvSpec], Field(min_length=1)]
+    seeds: Annotated[list[Seed], Field(min_length=1), BeforeValidator(_distinct)] = [0]
+    envs: Annotated[list[EnvSpec], Field(min_length=1), BeforeValidator(_distinct)]
     models: dict[Name, dict[str, Any]] = {}
     agents: Annotated[dict[Name, AgentSpec], Field(min_length=1)]
     limits: Limits = Limits()
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("seeds: a seed appears twice")
+    def _models_are_known(self) -> Self:
         for name, spec in self.agents.items():
             if spec.model is not None and spec.model not in self.models:
-                raise ValueError(f"agents.{name}: {UnknownName('model', spec.model, self.models)}")
+                why = UnknownName("model", spec.model, self.models)
+                context = {"why": str(why), "at": ("agents", name, "model")}
+                raise PydanticCustomError("unknown_model", "{why}", context)
         return self
 
     @property
@@ -105,7 +136,7 @@ class Suite(Strict):
     ) -> "Suite":
         """The suite with only some rows, with another model in every row, or with fewer tasks.
 
-        `model` is "backend:target", as in "hf:FOLDER" or "api:NAME". Raises UnknownName.
+        `model` is "backend:target", as in "hf:FOLDER" or "api:NAME". Raises UnknownName, ConfigError.
         """
         rows, models, worlds = dict(self.agents), dict(self.models), list(self.envs)
         for name in agents or ():
@@ -118,6 +149,8 @@ class Suite(Strict):
             models = {name: model_spec(model)}
             rows = {k: r.model_copy(update={"model": name}) if r.model else r for k, r in rows.items()}
         if tasks is not None:
+            if tasks < 1:
+                raise ConfigError(f"tasks is {tasks}; at least 1 is needed")
             worlds = [spec.model_copy(update={"tasks": tasks_of(spec)[:tasks]}) for spec in worlds]
         return self.model_copy(update={"agents": rows, "models": models, "envs": worlds})
 
@@ -138,9 +171,12 @@ def shipped_suites() -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-def load_suite(name: str) -> Suite:
-    """A shipped suite by name, or a suite file by path. Raises UnknownName, ConfigError."""
-    return parse_suite(find_suite(name))
+def load_suite(name: str, **changes: Any) -> Suite:
+    """A shipped suite by name, or a suite file by path, with `Suite.with_changes(**changes)`.
+
+    Raises UnknownName, ConfigError.
+    """
+    return parse_suite(find_suite(name), **changes)
 
 
 def find_suite(name: str) -> Document:
@@ -154,57 +190,57 @@ def find_suite(name: str) -> Document:
     raise UnknownName("suite", name, shipped)
 
 
-def parse_suite(document: Document) -> Suite:
-    """The suite that a YAML document describes, checked as far as possible without running it."""
-    _refuse_unknown_keys(document)
-    try:
-        suite = Suite.model_validate(document.data)
-    except ValidationError as error:
-        raise document.explain(error) from error
-    _check_agents(suite, document)
-    _check_envs(suite, document)
+def parse_suite(document: Document, **changes: Any) -> Suite:
+    """The suite that a YAML document describes, checked as far as possible without running it.
+
+    Only models that are asked are looked at, as their backends may need packages. Raises
+    UnknownName, ConfigError.
+    """
+    suite = document.validate(Suite)
+    for k, env in enumerate(suite.envs):
+        _check(document, ("envs", k), tasks_of, env)
+    suite = suite.with_changes(**changes)
+    for name, agent in suite.agents.items():
+        _check(document, ("agents", name), _check_agent, agent)
+    for name in sorted({agent.model for agent in suite.agents.values() if agent.model}):
+        _check(document, ("models", name), _check_model, suite.models[name])
     return suite
 
 
-def _refuse_unknown_keys(document: Document) -> None:
-    """Before pydantic, so that the error can name the neighbours of a misspelt key."""
-    data = document.data
-    sections: list[tuple[Any, type[Strict], tuple[str | int, ...]]] = [(data, Suite, ())]
-    sections.append((data.get("limits"), Limits, ("limits",)))
-    listed = data.get("envs")
-    for k, env in enumerate(listed if isinstance(listed, list) else ()):
-        sections.append((env, EnvSpec, ("envs", k)))
-    for section, model, at in sections:
-        for key in section if isinstance(section, dict) else ():
-            if key not in model.model_fields:
-                raise document.error((*at, key), str(UnknownName("key", key, model.model_fields)))
+def _check(document: Document, at: Location, check: Callable[[Any], Any], spec: Any) -> None:
+    """Check a part of a suite; what that raises becomes a ConfigError that says on which line."""
+    try:
+        check(spec)
+    except TurnbenchError as error:
+        if at not in document.lines:
+            raise
+        culprit = getattr(error, "name", None)
+        places = (place for place in document.lines if place[: len(at)] == at)
+        near = (place for place in places if _says(document, place, culprit))
+        raise document.error(next(near, at), str(error)) from error
+    except Exception as error:  # whatever the constructor of somebody's world raises
+        told = " ".join(str(error).split())
+        raise document.error(at, f"{type(error).__name__}: {told}") from error
 
 
-def _check_agents(suite: Suite, document: Document) -> None:
-    for name, spec in suite.agents.items():
-        at = ("agents", name)
-        try:
-            check_options(
-                f"agent {spec.agent!r}", agent_class(spec.agent), spec.options, given={"model"}
-            )
-        except TurnbenchError as error:
-            raise document.error((*at, _culprit(spec, error)), str(error)) from error
+def _says(document: Document, place: Location, name: str | None) -> bool:
+    """Whether `name` is the key or the value at that place."""
+    value: Any = document.data
+    for part in place:
+        value = value[part]
+    return name is not None and (place[-1] == name or str(value) == name)
 
 
-def _culprit(spec: AgentSpec, error: TurnbenchError) -> str:
-    name = getattr(error, "name", "agent")
-    return name if name in spec.options else "agent"
+def _check_agent(spec: AgentSpec) -> None:
+    model = {} if spec.model is None else {"model": spec.model}
+    check_options(f"agent {spec.agent!r}", agent_class(spec.agent), {**spec.options, **model})
 
 
-def _check_envs(suite: Suite, document: Document) -> None:
-    for k, spec in enumerate(suite.envs):
-        try:
-            tasks_of(spec)
-        except (TurnbenchError, TypeError, ValueError) as error:
-            raise document.error(("envs", k), " ".join(str(error).split())) from error
+def _check_model(spec: dict[str, Any]) -> None:
+    model_arguments({"name": "", **spec})
 
 
-def make_env(spec: EnvSpec) -> Any:
+def make_env(spec: EnvSpec) -> TextEnv:
     """A new environment as the suite wants it."""
     turns = {} if spec.max_turns is None else {"max_turns": spec.max_turns}
     return envs.make(spec.id, **spec.options, **turns)
@@ -214,34 +250,25 @@ def tasks_of(spec: EnvSpec) -> list[str]:
     """The ids of the tasks that a suite takes from one environment. Raises ConfigError."""
     env = make_env(spec)
     try:
-        known = list(env.tasks(spec.split))
+        return choose_tasks(spec, env)
     finally:
         env.close()
-    if spec.tasks == "all":
-        return known
+
+
+def choose_tasks(spec: EnvSpec, env: TextEnv) -> list[str]:
+    """The same, of an environment made before."""
+    known = list(env.tasks(spec.split))
     if isinstance(spec.tasks, int):
         if spec.tasks > len(known):
             raise ConfigError(f"{spec.tasks} tasks wanted, but split {spec.split!r} has {len(known)}")
         return known[: spec.tasks]
-    for task in spec.tasks:
-        if task not in known:
-            raise UnknownName(f"task of split {spec.split!r}", task, known)
-    if len(set(spec.tasks)) < len(spec.tasks):
-        raise ConfigError("a task appears twice")
-    if not spec.tasks:
-        raise ConfigError("the list of tasks is empty")
-    return spec.tasks
+    if spec.tasks == "all":
+        return known
+    for task in sorted(set(spec.tasks).difference(known)):
+        raise UnknownName(f"task of split {spec.split!r}", task, known)
+    return list(spec.tasks)
 
 
 def slug(text: str) -> str:
-    """`text` as a name fit for files: lower case, letters, digits, dots, dashes."""
-    return re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-._") or "unnamed"
-
-
-def episodes_of(suite: Suite) -> Iterator[tuple[str, int, str, int]]:
-    """(agent row, index of the environment, task, seed) of every episode, agents innermost."""
-    for k, spec in enumerate(suite.envs):
-        for task in tasks_of(spec):
-            for seed in suite.seeds:
-                for agent in suite.agents:
-                    yield agent, k, task, seed
+    """`text` as a name fit for files: lower case, letters, digits, dots, dashes; 100 at most."""
+    return re.sub(r"[^a-z0-9._]+", "-", text.lower())[-100:].strip("-._") or "unnamed"

@@ -1,9 +1,10 @@
 """The table of a run, for the terminal."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from turnbench.leaderboards.progress import human
@@ -12,33 +13,70 @@ Entry = Mapping[str, Any]
 
 
 def table(entries: Iterable[Entry]) -> Table:
-    """One row a system, best first: score with interval, success, what is missing, what it cost."""
+    """One row a system, best first: score with interval, success, what is missing, what it cost.
+
+    A model that all systems share stands in the title. Only names wrap on a narrow terminal.
+    """
     entries = list(entries)
-    suite = entries[0]["suite"]
-    made = Table(title=f"{suite['name']} v{suite['version']}", box=box.SIMPLE_HEAD, title_style="bold")
-    made.title_justify = made.caption_justify = "left"
-    for name in ("system", "model"):
-        made.add_column(name)
-    for name in ("score", "95 % interval", "success", "episodes", "turns", "calls", "tokens", "cost"):
-        made.add_column(name, justify="right")
+    suite, models = entries[0]["suite"], list(dict.fromkeys(map(_model, entries)))
+    title = f"{suite['name']} v{suite['version']}" + (f", {models[0]}" if len(models) == 1 else "")
+    made = Table(title=escape(title), title_style="bold", title_justify="left", caption_justify="left")
+    made.box, made.pad_edge, made.padding = box.SIMPLE_HEAD, False, (0, 1, 0, 0)
+    for name in ("system", *(["model"] if len(models) > 1 else [])):
+        made.add_column(name, overflow="fold", min_width=8)
+    worlds = _worlds(entries[0])
+    for name in ("score (95 %)", *worlds, "success", "episodes", "calls", "tokens", "cost"):
+        made.add_column(name, justify="right", no_wrap=name not in worlds)
     made.add_column("used")
     for entry in entries:
-        made.add_row(*_row(entry))
-    made.caption = "score: mean return of the submitted trajectory; interval: bootstrap over tasks"
+        cells = _row(entry)
+        made.add_row(*map(escape, cells if len(models) > 1 else [cells[0], *cells[2:]]))
+    made.caption = escape("\n".join([_legend(entries[0]), *_notes(entries)]))
     return made
 
 
+def _model(entry: Entry) -> str:
+    return str((entry["system"]["model"] or {}).get("name", "-"))
+
+
+def _worlds(entry: Entry) -> list[str]:
+    """Names of the environments, where there are several."""
+    names = [result["env"].rpartition("/")[2] for result in entry["results"]]
+    return names if len(names) > 1 else []
+
+
+def _legend(entry: Entry) -> str:
+    of = "mean over environments of the " if len(entry["results"]) > 1 else ""
+    return f"score: {of}mean return of the submitted path; interval by bootstrap over tasks"
+
+
+def _notes(entries: Iterable[Entry]) -> Iterator[str]:
+    """What is worth a warning: what is missing and what that could change, what is left, errors."""
+    for entry in entries:
+        for result in entry["results"]:
+            of, episodes, bounds = result["env"], result["episodes"], result["bounds"]
+            if episodes["missing"]:
+                between = "; {:.3f} or {:.3f} with these at the lowest or highest return"
+                could = between.format(*bounds) if bounds else ""
+                yield f"{entry['system']['name']}: {episodes['missing']} missing on {of}{could}"
+            if episodes["left"]:
+                yield f"{entry['system']['name']}: {episodes['left']} left to play on {of}"
+            if failed := result["outcomes"]["agent_error"]:
+                yield f"{entry['system']['name']}: {failed} ended by an error of the agent on {of}"
+
+
 def _row(entry: Entry) -> list[str]:
-    score, compute = entry["score"], entry["compute"]
+    score, compute, results = entry["score"], entry["compute"], entry["results"]
     cost = "unknown" if compute["cost"] is None else f"${compute['cost']:.2f}"
+    worlds = [_mean(result["score"]) for result in results] if len(results) > 1 else []
+    interval = " ({:.3f}-{:.3f})".format(*score["ci95"]) if score else ""
     return [
         entry["system"]["name"],
-        (entry["system"]["model"] or {}).get("name", "-"),
-        f"{score['mean']:.3f}" if score else "-",
-        "{:.3f} - {:.3f}".format(*score["ci95"]) if score else "-",
+        _model(entry),
+        _mean(score) + interval,
+        *worlds,
         _success(entry),
         _episodes(entry),
-        _turns(entry),
         human(compute["model_calls"]),
         human(compute["prompt_tokens"] + compute["completion_tokens"]),
         cost,
@@ -46,18 +84,16 @@ def _row(entry: Entry) -> list[str]:
     ]
 
 
+def _mean(score: Entry | None) -> str:
+    return f"{score['mean']:.3f}" if score else "-"
+
+
 def _episodes(entry: Entry) -> str:
     counts = [result["episodes"] for result in entry["results"]]
     wanted, missing, left = (sum(c[name] for c in counts) for name in ("wanted", "missing", "left"))
-    notes = [f"{n} {what}" for n, what in ((missing, "missing"), (left, "left")) if n]
-    return f"{wanted - missing - left}" + (f" ({', '.join(notes)})" if notes else "")
+    return f"{wanted}" if missing == left == 0 else f"{wanted - missing - left}/{wanted}"
 
 
 def _success(entry: Entry) -> str:
     rates = [result["success"]["mean"] for result in entry["results"] if result["success"]]
     return f"{sum(rates) / len(rates):.0%}" if rates else "-"
-
-
-def _turns(entry: Entry) -> str:
-    turns = [result["turns"] for result in entry["results"] if result["turns"] is not None]
-    return f"{sum(turns) / len(turns):.1f}" if turns else "-"

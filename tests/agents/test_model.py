@@ -39,13 +39,19 @@ def test_scripted_model_may_fail_for_one_prompt() -> None:
     assert model.generate(prompts(3))[1] is failure and model.generate(prompts(3))[2].text == "fine"
 
 
-def test_meter_bills_what_was_answered() -> None:
+def test_meter_bills_answers_and_counts_calls_that_failed() -> None:
     meter = Metered(
         ScriptedModel(lambda p: "two words" if p.seed else Failure(Outcome.INFRA_ERROR, "no"))
     )
     meter.generate(prompts(3))
     meter.generate(prompts(2))
-    assert meter.usage == Usage(3, 6, 0, 6) and meter.name == "scripted"
+    assert meter.usage == Usage(5, 6, 0, 6) and meter.name == "scripted"
+
+
+def test_a_prompt_without_room_is_no_call() -> None:
+    meter = Metered(ScriptedModel(lambda p: Failure(Outcome.TRUNCATED, "too long")))
+    meter.generate(prompts(2))
+    assert meter.usage == Usage()
 
 
 def test_an_unknown_price_makes_the_bill_unknown() -> None:

@@ -223,7 +223,7 @@ def excused(action: str) -> bool:
     return two_markers or long_count or surrogate
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(st.lists(ACTIONS, min_size=1, max_size=12))
 def test_any_actions_play_alike(wheel, actions) -> None:
     env = both(wheel, "300")
@@ -446,7 +446,7 @@ def test_forks_share_nothing_that_changes() -> None:
     assert right.history == ["get 3 oak logs"] and right.counts.forks == 2
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(st.lists(ACTIONS | st.text(), max_size=8), st.integers(0, 543))
 def test_fork_equals_replay(actions, task) -> None:
     env = started(str(task))

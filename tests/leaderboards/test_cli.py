@@ -1,0 +1,209 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnbench.leaderboards.cli import app
+from turnbench.leaderboards.log import NAME
+from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml
+
+COMMANDS = ["list", "check", "play", "run", "board", "train"]
+
+
+class Command:
+    """Runs commands in this process, in a folder of their own."""
+
+    def __init__(
+        self, folder: Path, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
+    ) -> None:
+        self.folder, self.capture, self.patch = folder, capture, patch
+
+    def __call__(self, *arguments: str, typed: str = "") -> tuple[int, str, str]:
+        from turnbench.leaderboards import cli
+
+        words = iter(typed.splitlines())
+
+        def answer(prompt: str) -> str:
+            try:
+                return next(words)
+            except StopIteration:
+                raise EOFError from None
+
+        self.patch.setattr("builtins.input", answer)
+        self.patch.setattr(sys, "argv", ["turnbench", *arguments])
+        self.patch.setattr(sys, "path", list(sys.path))
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        out, err = self.capture.readouterr()
+        assert "Traceback" not in err
+        return int(left.value.code or 0), out, err
+
+
+@pytest.fixture
+def turn(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return Command(tmp_path, capsys, monkeypatch)
+
+
+@pytest.fixture
+def trial(spec: Any, tmp_path: Path) -> str:
+    (tmp_path / "trial.yaml").write_text(dump_yaml(spec()), encoding="utf-8")
+    return "trial.yaml"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example(turn: Command, command: str) -> None:
+    code, out, _ = turn(command, "--help")
+    assert code == 0 and f"Example: turnbench {command}" in out
+
+
+def test_help_names_every_command_and_exit_code(turn: Command) -> None:
+    code, out, _ = turn("--help")
+    assert code == 0 and all(f"  {name} " in out for name in COMMANDS)
+    assert "Exit codes: 0 " in out
+    assert {command.name or command.callback.__name__ for command in app.registered_commands} == {
+        *COMMANDS
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["lst"], "No such command 'lst'"),
+        (["list", "agentz"], "unknown group 'agentz'; known: agents"),
+        (["play", "turnbench/TextCaft-v0"], "known: turnbench/TextCraft-v0"),
+        (["play", "turnbench/TextCraft-v0", "--task", "9999"], "unknown TextCraft task '9999'"),
+        (["run", "quickstat"], "unknown suite 'quickstat'; known: quickstart"),
+        (["run", "none.yaml"], "none.yaml: No such file"),
+        (["run", "trial.yaml", "--workers", "0"], "greater than or equal to 1"),
+        (["run", "trial.yaml", "--tasks", "0"], "greater than or equal to 1"),
+        (["run", "trial.yaml", "--agent", "onne"], "unknown agent row 'onne'; known: one"),
+        (["run", "trial.yaml", "--model", "tiny"], "unknown model 'tiny'"),
+        (["run", "trial.yaml", "--out", "trial.yaml/x"], "can't write to trial.yaml/x"),
+        (["run", "trial.yaml", "--boards", "trial.yaml/x"], "can't write to trial.yaml/x"),
+        (["run", "bad.yaml"], "bad.yaml line 2: the key 'suite' appears twice"),
+        (["board", "nowhere"], "nowhere holds no run"),
+        (["board", "foreign"], "is not a log of turnbench"),
+        (["train", "none.yaml"], "none.yaml: No such file"),
+        (["train", "trial.yaml"], "trial.yaml line 1: the key 'algorithm' is missing"),
+    ],
+)
+def test_bad_input_is_one_clear_message(
+    turn: Command, trial: str, tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    (tmp_path / "bad.yaml").write_text("suite: a\nsuite: b\n", encoding="utf-8")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / NAME).write_text("{}\n", encoding="utf-8")
+    code, _, err = turn(*arguments)
+    assert code == 2 and told in " ".join(err.split())
+    assert (tmp_path / "foreign" / NAME).read_text(encoding="utf-8") == "{}\n"
+
+
+def test_run_then_board(turn: Command, trial: str, tmp_path: Path) -> None:
+    code, out, err = turn("run", trial)
+    assert code == 0 and "trial v1, echo" in out and "wrote leaderboards/boards/trial.yaml" in out
+    assert "Suite trial v1" in err and "8/8" in err
+    (table,) = read_yaml(tmp_path / "leaderboards/boards/trial.yaml").data["tables"]
+    assert len(table["rows"]) == 1
+    again = turn("run", trial)
+    assert again[0] == 0 and "8 of 8 episodes are in the log already." in again[2]
+    code, out, _ = turn("board", "runs/trial")
+    assert code == 0 and "trial v1, echo" in out and "wrote" not in out
+    code, out, _ = turn("board", "runs/trial", "--write", "--boards", "mine")
+    assert code == 0 and (tmp_path / "mine/trial.yaml").exists()
+
+
+def test_another_suite_in_the_folder(turn: Command, trial: str, spec: Any, tmp_path: Path) -> None:
+    assert turn("run", trial)[0] == 0
+    (tmp_path / trial).write_text(dump_yaml(spec(seeds=[5])), encoding="utf-8")
+    code, _, err = turn("run", trial)
+    assert code == 2 and "holds a run with another suite: suite.seeds is [0, 1] there" in err
+    assert turn("run", trial, "--out", "runs/other")[0] == 0
+
+
+def test_missing_episodes_exit_with_3_and_write_no_board(
+    turn: Command, spec: Any, tmp_path: Path
+) -> None:
+    text = dump_yaml(spec(["env-step", "model-surrogate"], split="bad"))
+    (tmp_path / "trial.yaml").write_text(text, encoding="utf-8")
+    code, out, err = turn("run", "trial.yaml")
+    assert code == 3 and "2 of 4 episodes are missing" in err and "planted in step" in err
+    assert not (tmp_path / "leaderboards").exists() and "2/4" in out
+
+
+def test_a_fatal_error_exits_with_2(turn: Command, spec: Any, tmp_path: Path) -> None:
+    text = dump_yaml(spec(["model-fatal"], split="bad"))
+    (tmp_path / "trial.yaml").write_text(text, encoding="utf-8")
+    code, _, err = turn("run", "trial.yaml")
+    assert code == 2 and err.count("401: who are you?") == 2
+    assert err.splitlines()[-1] == "turnbench: 401: who are you?"
+
+
+def test_a_trial_enters_no_board(turn: Command, trial: str, tmp_path: Path) -> None:
+    code, out, err = turn("run", trial, "--tasks", "1", "--out", "few")
+    assert code == 0 and "trial v1" in out and not (tmp_path / "leaderboards").exists()
+    assert "turnbench board few --write" in err
+
+
+@pytest.mark.parametrize(
+    ("what", "some"),
+    [("envs", "turnbench/TextCraft-v0"), ("agents", "react"), ("suites", "quickstart")],
+)
+def test_list(turn: Command, what: str, some: str) -> None:
+    code, out, _ = turn("list", what)
+    assert code == 0 and some in out.splitlines()
+    assert f"  {some}" in turn("list")[1].splitlines()
+
+
+def test_play(turn: Command) -> None:
+    code, out, _ = turn("play", "standins:World-v0", "--task", "good3", typed="act 1\nact 2\nact 3\n")
+    assert code == 0
+    assert "[task good3, seed 0, at most 5 turns]" in out
+    assert "task good3 turn 3" in out and "after 3 turns]" in out
+    code, out, _ = turn("play", "standins:World-v0", typed="act 1\n")
+    assert code == 0 and "after 1 turn]" in out
+
+
+BLOCKED = """
+import sys
+for name in ("torch", "transformers", "openai", "aiohttp", "vllm"):
+    sys.modules[name] = None
+sys.argv = ["turnbench", *sys.argv[1:]]
+from turnbench.leaderboards.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["--help"], ["board", "run"], ["run", "--help"]])
+def test_light_commands_need_nothing_heavy(suite: Any, tmp_path: Path, arguments: list[str]) -> None:
+    from turnbench.leaderboards.runner import run
+
+    run(suite(), tmp_path / "run")
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED, *arguments], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_imports_no_world(tmp_path: Path) -> None:
+    code = BLOCKED.replace("main()\n", "\ntry: main()\nexcept SystemExit: pass\n").replace(
+        "import main\n\ntry", "import main\ntry"
+    )
+    code += "print(sorted({'gymnasium', 'numpy', 'pydantic', 'yaml', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
+
+
+def test_an_ascii_locale_prints_utf_8(trial: str, tmp_path: Path) -> None:
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "turnbench.leaderboards.cli", "run", trial],
+        capture_output=True,
+        cwd=tmp_path,
+        env=env,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "─" in done.stdout.decode("utf-8")

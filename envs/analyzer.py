@@ -46,6 +46,8 @@ def words(text: str) -> list[str]:
     """The words of `text` in small letters, in order; only blanks and punctuation are left out."""
     text = text.lower()
     found = (_ASCII_WORD if text.isascii() else _WORD).findall(text)
+    if any(len(word) > MAX_TOKEN for word in found):
+        found = [w[k : k + MAX_TOKEN] for w in found for k in range(0, len(w), MAX_TOKEN)]
     return [word for word in found if word.strip("_")]
 
 

@@ -98,9 +98,10 @@ class WebShop(TextEnv):
 
     def _reset(self, task: str) -> str:
         count = len(self.catalogue.goals)
-        if not (task.isascii() and task.isdigit() and int(task) < count and str(int(task)) == task):
+        number = int(task) if task.isascii() and task.isdigit() and len(task) < 12 else -1
+        if not (0 <= number < count and str(number) == task):
             raise UnknownName("WebShop task", task, ["0", "1", str(count - 1)])
-        self.goal = self.catalogue.goal(int(task), self.seed)
+        self.goal = self.catalogue.goal(number, self.seed)
         self.page = Page()
         return self._observation()
 

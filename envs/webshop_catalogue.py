@@ -27,6 +27,7 @@ from turnbench.envs.webshop_goals import (
 from turnbench.envs.webshop_product import Product, product_from_json
 
 HITS = 50  # products that a search finds at most
+KEPT = 1000  # characters of keywords whose results are remembered
 KINDS = ("human", "synthetic")
 
 Array = np.ndarray[Any, Any]
@@ -107,7 +108,8 @@ class Catalogue:
 
     def search(self, keywords: str) -> tuple[Product, ...]:
         """The products that fit the keywords best, the best first."""
-        return tuple([self.products[row] for row in self._rows(keywords)])
+        rows = self._rows(keywords) if len(keywords) <= KEPT else self._find(keywords)
+        return tuple([self.products[row] for row in rows])
 
     def _find(self, keywords: str) -> tuple[int, ...]:
         return self.index.search(analyze(keywords), HITS)

@@ -111,6 +111,10 @@ def _options(raw: Mapping[str, Any] | str) -> tuple[tuple[str, tuple[str, ...]],
     options: dict[str, tuple[str, ...]] = {}
     for name, contents in raw.items():
         if contents is not None:
-            values = (str(content["value"]).strip().replace("/", " | ").lower() for content in contents)
-            options[name.lower()] = tuple(values)
+            options[name.lower()] = tuple(shown_value(content["value"]) for content in contents)
     return tuple(options.items())
+
+
+def shown_value(value: str) -> str:
+    """An option's value as the shop shows it."""
+    return value.strip().replace("/", " | ").lower()

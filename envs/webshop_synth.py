@@ -14,6 +14,7 @@ import numpy as np
 
 from turnbench.envs.webshop_catalogue import Array, Entry, Goals
 from turnbench.envs.webshop_files import Record, make_entry
+from turnbench.envs.webshop_product import shown_value
 
 FAMILY = 5
 VERSION = 1  # of what is generated
@@ -328,7 +329,7 @@ def _human(family: _Family, asked: Sequence[str], use: str, rng: Random) -> dict
     name = family.kind.nouns[0].lower() if rng.random() < 0.6 else family.kind.nouns[1]
     what = f"{', '.join(plain)} {name}".strip()
     also = "".join(f", and it should be {OTHER_WORDS[a]}" for a in other)
-    chosen = {n.lower(): _plain(rng.choice(values)) for n, values in family.options.items()}
+    chosen = {n.lower(): shown_value(rng.choice(values)) for n, values in family.options.items()}
     options = "".join(
         ", " + AS_OPTION.get(n, "with {} as the " + n).format(v) for n, v in chosen.items()
     )
@@ -338,11 +339,6 @@ def _human(family: _Family, asked: Sequence[str], use: str, rng: Random) -> dict
         "instruction_attributes": list(asked),
         "instruction_options": list(chosen.values()),
     }
-
-
-def _plain(value: str) -> str:
-    """An option's value as the shop shows it."""
-    return value.strip().replace("/", " | ").lower()
 
 
 def _asin(row: int, seed: int) -> str:

@@ -266,7 +266,7 @@ def test_bad_arguments_are_explained(options, error, match) -> None:
         make(ID, **options)
 
 
-@pytest.mark.parametrize("task", ["1000", "-1", "01", "x", "", "1.0", "\u0661"])
+@pytest.mark.parametrize("task", ["1000", "-1", "01", "x", "", "1.0", "\u0661", "9" * 5000])
 def test_unknown_tasks_are_refused(shop, task) -> None:
     with pytest.raises(UnknownName, match="WebShop task"):
         shop.reset(options={"task": task})

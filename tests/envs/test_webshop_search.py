@@ -54,6 +54,7 @@ def test_every_document_has_lucenes_tokens(documents) -> None:
         ("1/2 1⁄2 ¼ ❶", ["1", "2", "1⁄2"]),
         ("小米 piñon", ["小", "米", "piñon"]),
         ("👨‍💼 🇩🇪", ["👨‍💼", "🇩🇪"]),
+        ("a" * 300 + " b", ["a" * 255, "a" * 45, "b"]),
         ("", []),
     ],
 )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ENVS: dict[str, str] = {
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft:TextCraft",
     "turnbench/Toy-v0": "turnbench.envs.toy:Toy",
+    "turnbench/WebShop-v0": "turnbench.envs.webshop:WebShop",
 }
 
 for _id, _entry in ENVS.items():  # so that `gymnasium.make` knows them too

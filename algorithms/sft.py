@@ -72,7 +72,6 @@ def train(config: Mapping[str, Any], out: Path) -> Path:
     measured, how often it is saved and `steps` may differ. Raises ConfigError.
     """
     settings = read_config(config)
-    _claim(out, settings)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # there is a bar for the run itself
     return _Run(settings, out).run()
 
@@ -122,6 +121,8 @@ class _Run:
     def __init__(self, settings: Config, out: Path) -> None:
         self.settings, self.out = settings, out
         self.accelerator = Accelerator(mixed_precision=settings.precision)
+        with self.accelerator.main_process_first():
+            _claim(out, settings)
         self.examples = Examples(settings.data, settings.seed)
         found = checkpoint.newest(out)
         self.step = checkpoint.step_of(found) if found else 0

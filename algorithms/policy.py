@@ -50,41 +50,51 @@ class LivePolicy:
     def _ids(self, prompt: Prompt) -> list[int]:
         rows = [{"role": m.role, "content": m.content} for m in prompt.messages]
         text = self.tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True)
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _answer(self, asked: list[int], ids: list[int], logprobs: list[float]) -> Completion:
         whole = ids[-1] == self.tokenizer.eos_token_id
         text = self.tokenizer.decode(ids[:-1] if whole else ids)
         usage = Usage(1, len(asked), 0, len(ids))
-        finish = "stop" if whole else "length"
-        return Completion(text, finish, usage, tuple(asked), tuple(ids), tuple(logprobs))
+        return Completion(
+            text, "stop" if whole else "length", usage, tuple(asked), tuple(ids), tuple(logprobs)
+        )
 
     @torch.inference_mode()
     def _sample(
         self, asked: list[list[int]], rngs: list[np.random.Generator], sampling: Sampling
     ) -> list[tuple[list[int], list[float]]]:
-        """(ids, log-probs) of one completion a prompt; prompts are padded on the left."""
+        """(ids, log-probs) of one completion a prompt. Prompts are padded on the left; a completion
+        leaves the batch where it ends.
+        """
         width, device = max(map(len, asked)), next(self.model.parameters()).device
         mask = torch.tensor([[0] * (width - len(a)) + [1] * len(a) for a in asked], device=device)
         fed = torch.tensor([[0] * (width - len(a)) + a for a in asked], device=device)
         place = (mask.cumsum(1) - 1).clamp(min=0)
         cache = DynamicCache(config=self.model.config)
         drawn: list[tuple[list[int], list[float]]] = [([], []) for _ in asked]
-        going = set(range(len(asked)))
+        going = list(range(len(asked)))
         for _ in range(sampling.max_tokens):
             logits = self.model(
-                input_ids=fed, attention_mask=mask, position_ids=place, past_key_values=cache
+                input_ids=fed,
+                attention_mask=mask,
+                position_ids=place,
+                past_key_values=cache,
+                logits_to_keep=1,
             ).logits[:, -1]
             logs = torch.log_softmax(logits.double(), -1).cpu().numpy()
-            picked = [_draw(row, rng, sampling) for row, rng in zip(logs, rngs, strict=True)]
-            for k in sorted(going):
-                drawn[k][0].append(picked[k])
-                drawn[k][1].append(float(logs[k, picked[k]]))
-            going -= {k for k in going if picked[k] == self.tokenizer.eos_token_id}
-            if not going:
+            picked = [_draw(row, rngs[k], sampling) for row, k in zip(logs, going, strict=True)]
+            for row, k, token in zip(logs, going, picked, strict=True):
+                drawn[k][0].append(token)
+                drawn[k][1].append(float(row[token]))
+            kept = [j for j, token in enumerate(picked) if token != self.tokenizer.eos_token_id]
+            if not kept:
                 break
-            fed, place = torch.tensor(picked, device=device)[:, None], place[:, -1:] + 1
-            mask = torch.cat([mask, torch.ones_like(fed)], 1)
+            if len(kept) < len(going):
+                cache.batch_select_indices(torch.tensor(kept, device=device))
+                mask, place, going = mask[kept], place[kept], [going[j] for j in kept]
+            fed = torch.tensor([[picked[j]] for j in kept], device=device)
+            place, mask = place[:, -1:] + 1, torch.cat([mask, torch.ones_like(fed)], 1)
         return drawn
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ENVS: dict[str, str] = {
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft:TextCraft",
+    "turnbench/TextCraftMadeUp-v0": "turnbench.envs.textcraft_made_up:MadeUpTextCraft",
     "turnbench/Toy-v0": "turnbench.envs.toy:Toy",
     "turnbench/WebShop-v0": "turnbench.envs.webshop:WebShop",
 }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ENVS: dict[str, str] = {
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft:TextCraft",
     "turnbench/Toy-v0": "turnbench.envs.toy:Toy",
+    "turnbench/ScienceWorld-v0": "turnbench.envs.sciworld:ScienceWorld",
 }
 
 for _id, _entry in ENVS.items():  # so that `gymnasium.make` knows them too

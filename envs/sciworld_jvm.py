@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path
+from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway, find_jar_path
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from turnbench.envs.errors import ConfigError, EnvError, ForkError, TurnbenchError
@@ -130,6 +130,21 @@ def jar_path() -> Path:
     return Path(spec.origin).parent / "scienceworld.jar"
 
 
+class Client(GatewayClient):  # type: ignore[misc]
+    """py4j's client, but what fails is raised at once: never sent again, never written to a log."""
+
+    def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
+        """The answer to a command."""
+        connection = self._get_connection()
+        try:
+            answer = connection.send_command(command)
+        except BaseException:
+            connection.close(reset=True)
+            raise
+        self._give_back_connection(connection)
+        return answer
+
+
 class Jvm:
     """One Java process of a lane, started at the first call."""
 
@@ -175,11 +190,11 @@ class Jvm:
             command, stdin=pipe, stdout=pipe, stderr=together, bufsize=0, cwd=jar.parent
         )
         port, token = self._greeting()
-        self._gateway = JavaGateway(
-            gateway_parameters=GatewayParameters(
-                port=port, auth_token=token, read_timeout=DEADLINE, enable_memory_management=False
-            )
+        parameters = GatewayParameters(
+            port=port, auth_token=token, read_timeout=DEADLINE, enable_memory_management=False
         )
+        self._gateway = JavaGateway(gateway_parameters=parameters)
+        self._gateway.set_gateway_client(Client(gateway_parameters=parameters))
         self._silence()
         self._find_shared_state()
 
@@ -207,14 +222,17 @@ class Jvm:
     def _find_shared_state(self) -> None:
         find = self._gateway.jvm.java.lang.Class.forName
         self._random = find("scala.util.Random$").getField("MODULE$").get(None)
-        self._generator = find("scala.util.Random").getDeclaredField("self")
-        self._generator.setAccessible(True)
+        self._generator_field = find("scala.util.Random").getDeclaredField("self")
+        self._generator_field.setAccessible(True)
         self._counter = find("util.UniqueIdentifier$").getField("MODULE$").get(None)
 
-    def simulator(self) -> tuple[Any, Any]:
-        """A new simulator and a random generator for it."""
-        jvm = self._gateway.jvm
-        return jvm.scienceworld.runtime.pythonapi.PythonInterface(), jvm.java.util.Random()
+    def generator(self) -> Any:
+        """A new random generator of Java's."""
+        return self._gateway.jvm.java.util.Random()
+
+    def simulator(self) -> Any:
+        """A new simulator; making one draws from the current world's generator and numbers."""
+        return self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
 
     def forget(self, java_object: Any) -> None:
         """Let Java's collector have an object."""
@@ -226,7 +244,7 @@ class Jvm:
             return
         if self._current is not None:
             self._current.count = self._counter.count()
-        self._generator.set(self._random, world.generator)
+        self._generator_field.set(self._random, world.generator)
         getattr(self._counter, "count_$eq")(world.count)
         self._current = world
 
@@ -265,9 +283,11 @@ class World:
 
     def enter(self) -> None:
         """Make this the world that is played in its process."""
-        if self._simulator is None:
-            self._simulator, self.generator = self.jvm.simulator()
+        if self.generator is None:
+            self.generator = self.jvm.generator()
         self.jvm.switch(self)
+        if self._simulator is None:
+            self._simulator = self.jvm.simulator()
 
     def open(self, spec: Spec, gold: bool = False) -> Result:
         """Load a task and look around, as the published environments do."""

@@ -19,7 +19,8 @@ from turnbench.envs.core import Step, TextEnv
 from turnbench.envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from turnbench.envs.sciworld_jvm import Lease, Node
+    from turnbench.envs.sciworld_jvm import Node
+    from turnbench.envs.sciworld_pool import Lease
 
 INSTRUCTIONS = """\
 You are a lab assistant who solves science tasks in a simulated house by typing commands. After each \
@@ -113,10 +114,10 @@ class ScienceWorld(TextEnv):
     def _leased(self) -> "Lease":
         if self._lease is None:
             try:
-                jvm = importlib.import_module("turnbench.envs.sciworld_jvm")
+                pool = importlib.import_module("turnbench.envs.sciworld_pool")
             except ModuleNotFoundError as error:
                 raise ConfigError(tasks_.MISSING.format(f"the package {error.name}")) from error
-            self._lease = jvm.Lease()
+            self._lease = pool.Lease()
         return self._lease
 
     def _reset(self, task: str) -> str:
@@ -133,7 +134,7 @@ class ScienceWorld(TextEnv):
         observation, score, completed, moves = self._node.result
         done = completed or score < 0 or moves > self.step_limit
         if done or len(self.history) >= self.max_turns:
-            lease.release()
+            lease.retire()
         return Step(observation, (score - before) / 100, done, _info(score, moves))
 
     def fork(self) -> Self:

@@ -1,27 +1,21 @@
-"""Live ScienceWorld simulators: Java processes, the worlds in them, and the pool that lends them out.
+"""Live ScienceWorld simulators: a Java process, the worlds in it, and the states they go through.
 
 The simulator is Scala code, reached through py4j. One Java process holds many worlds. What they share
 there would make a world depend on its neighbours: a random generator and a counter of object numbers
 are exchanged whenever another world is played (`Jvm.switch`), and the simplifications, also global,
-choose the process (`Spec.lane`).
-
-A world is a function of its task and its actions. So a tree keeps what each action led to (`Node`):
-what was played before is answered from there, and only a new action needs a live world, which is
-brought to its place by replaying what it has missed.
+choose the process (`Spec.lane`). sciworld_pool.py decides which world is played where.
 """
 
-import atexit
 import importlib.util
 import os
 import select
 import shutil
 import subprocess
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway, find_jar_path
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -29,18 +23,10 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from turnbench.envs.errors import ConfigError, EnvError, ForkError, TurnbenchError
 from turnbench.envs.sciworld_tasks import MISSING, Spec
 
-T = TypeVar("T")
 Lane = tuple[str, bool]
 
-WORLDS_PER_JVM = 128
-"""A world takes about 0.4 MB of the heap."""
-IDLE_WORLDS = 16
-"""How many worlds of a lane that nobody holds are kept where they stood, for forks from there."""
 DEADLINE = 60.0
 """Seconds that one call into the simulator may take (they take milliseconds)."""
-TREES = 64
-TREE_NODES = 1000
-"""How many tasks' trees are kept, and how large one may be before it is begun anew."""
 JVM_OPTIONS = (
     # Scala's sets are ordered by identity hash; a constant one makes the simulator deterministic.
     "-XX:+UnlockExperimentalVMOptions",
@@ -65,7 +51,7 @@ class JvmGone(JvmLost):
     """It was lost in somebody else's call, before this one began."""
 
 
-# --- what is known of a task -----------------------------------------------------------------------
+# --- states ------------------------------------------------------------------------------------------
 
 
 class Result(NamedTuple):
@@ -88,12 +74,13 @@ class Node:
         self.spec, self.result, self.parent, self.action = spec, result, parent, action
         self.root: Node = self if parent is None else parent.root
         self.children: dict[str, Node] = {}
-        self.size = 1
+        self.size = len(action) + len(result.observation)
 
     def add(self, action: str, result: Result) -> "Node":
         """The state that `action` leads to."""
-        self.root.size += 1
-        return self.children.setdefault(action, Node(self.spec, result, self, action))
+        child = self.children.setdefault(action, Node(self.spec, result, self, action))
+        self.root.size += child.size
+        return child
 
     def since(self, start: "Node | None") -> "list[Node] | None":
         """The states after `start` up to this one; None where `start` doesn't lead here."""
@@ -354,199 +341,3 @@ class World:
         found = [str(action) for action in actions]
         self.jvm.forget(actions)
         return found
-
-
-# --- the pool --------------------------------------------------------------------------------------
-
-
-class Pool:
-    """All Java processes, idle worlds and trees of this process. The last lease to end closes them."""
-
-    def __init__(self) -> None:
-        self.abandoned: deque[World | None] = deque()
-        self._lock = threading.RLock()
-        self._leases = 0
-        self._jvms: dict[Lane, list[Jvm]] = {}
-        self._idle: dict[Lane, list[World]] = {}
-        self._trees: OrderedDict[Spec, Node] = OrderedDict()
-
-    def processes(self) -> list[int]:
-        """The ids of the Java processes that run now."""
-        with self._lock:
-            known = [jvm.process for jvms in self._jvms.values() for jvm in jvms]
-        return [process.pid for process in known if process is not None]
-
-    def join(self) -> None:
-        """One lease more."""
-        with self._lock:
-            self._leases += 1
-
-    def leave(self, world: World | None) -> None:
-        """One lease less."""
-        with self._lock:
-            self.release(world)
-            self._leases -= 1
-            if self._leases <= 0:
-                self.close()
-
-    def tree(self, spec: Spec) -> Node | None:
-        """The root of what is known of a task."""
-        with self._lock:
-            root = self._trees.get(spec)
-            if root is None or root.size > TREE_NODES:
-                return None
-            self._trees.move_to_end(spec)
-            return root
-
-    def plant(self, root: Node) -> None:
-        """Keep the root of a task's tree."""
-        with self._lock:
-            self._trees[root.spec] = root
-            self._trees.move_to_end(root.spec)
-            while len(self._trees) > TREES:
-                self._trees.popitem(last=False)
-
-    def take(self, spec: Spec, target: Node | None) -> World:
-        """The idle world that has the shortest way to `target`, else one that can be loaded anew."""
-        with self._lock:
-            while self.abandoned:
-                self.leave(self.abandoned.popleft())
-            idle = self._idle.setdefault(spec.lane, [])
-            ways = [] if target is None else [(target.since(w.node), w) for w in idle if w.node]
-            fits = [(len(way), w) for way, w in ways if way is not None]
-            if fits:
-                world = min(fits, key=lambda fit: fit[0])[1]
-                idle.remove(world)
-                return world
-            blank = next((w for w in idle if w.node is None), None)
-            if blank is None and len(idle) < IDLE_WORLDS:
-                return self._new(spec.lane)
-            world = blank or idle[0]
-            idle.remove(world)
-            return world
-
-    def _new(self, lane: Lane) -> World:
-        jvms = self._jvms.setdefault(lane, [])
-        room = next((jvm for jvm in jvms if jvm.worlds < WORLDS_PER_JVM), None)
-        if room is None:
-            room = Jvm(lane)
-            jvms.append(room)
-        room.worlds += 1
-        return World(room)
-
-    def release(self, world: World | None) -> None:
-        """Take a world back, to be lent out again from where it stands."""
-        with self._lock:
-            if world is not None and not world.jvm.lost:
-                self._idle.setdefault(world.jvm.lane, []).append(world)
-
-    def drop(self, jvm: Jvm) -> None:
-        """Give up a process, and all worlds that were in it."""
-        with self._lock:
-            if jvm in self._jvms.get(jvm.lane, ()):
-                self._jvms[jvm.lane].remove(jvm)
-            idle = self._idle.get(jvm.lane, [])
-            self._idle[jvm.lane] = [world for world in idle if world.jvm is not jvm]
-        jvm.close()
-
-    def close(self) -> None:
-        """End all processes and forget everything."""
-        with self._lock:
-            for jvm in [jvm for jvms in self._jvms.values() for jvm in jvms]:
-                jvm.close()
-            self._leases = 0
-            self._jvms, self._idle = {}, {}
-            self._trees.clear()
-
-    def disown(self) -> None:
-        """In a forked child: begin anew, and leave the parent's processes alone."""
-        for jvm in [jvm for jvms in self._jvms.values() for jvm in jvms]:
-            jvm.disown()
-        self.__init__()  # type: ignore[misc]
-
-
-POOL = Pool()
-atexit.register(POOL.close)
-os.register_at_fork(after_in_child=POOL.disown)
-
-
-class Lease:
-    """One environment's share of the pool: the live world that it plays in, if it needs one."""
-
-    def __init__(self) -> None:
-        self.world: World | None = None
-        self._open = True
-        POOL.join()
-
-    def __del__(self) -> None:
-        if self._open:  # a collector may run anywhere, so no lock may be taken here
-            POOL.abandoned.append(self.world)
-
-    def close(self) -> None:
-        """Give everything back."""
-        if self._open:
-            self._open = False
-            world, self.world = self.world, None
-            POOL.leave(world)
-
-    def release(self) -> None:
-        """Give the live world back; the next action will get one again."""
-        world, self.world = self.world, None
-        POOL.release(world)
-
-    def start(self, spec: Spec) -> Node:
-        """The first state of a task."""
-        self.release()
-        root = POOL.tree(spec)
-        if root is None:
-            root = self._with_world(spec, None, lambda world: self._first(world, spec))
-            POOL.plant(root)
-        return root
-
-    def _first(self, world: World, spec: Spec) -> Node:
-        world.node = Node(spec, world.open(spec))
-        return world.node
-
-    def advance(self, node: Node, action: str) -> tuple[Node, int]:
-        """The state that `action` leads to from `node`, and how many actions were replayed for it."""
-        known = node.children.get(action)
-        if known is not None:
-            return known, 0
-        return self._with_world(node.spec, node, lambda world: _play(world, node, action))
-
-    def gold(self, spec: Spec) -> list[str]:
-        """The simulator's own solution of a task."""
-        self.release()
-        return self._with_world(spec, None, lambda world: world.gold(spec))
-
-    def _with_world(self, spec: Spec, target: Node | None, work: Callable[[World], T]) -> T:
-        """Do something in a live world; once more in a new process where the first one fails."""
-        failures = 0
-        while True:
-            try:
-                return self._try(spec, target, work)
-            except JvmGone:
-                continue
-            except JvmLost:
-                failures += 1
-                if failures == 2:
-                    raise
-
-    def _try(self, spec: Spec, target: Node | None, work: Callable[[World], T]) -> T:
-        self.release()
-        world = self.world = POOL.take(spec, target)
-        try:
-            with world.jvm.calls():
-                world.enter()
-                return work(world)
-        except JvmLost:
-            self.world = None
-            POOL.drop(world.jvm)
-            raise
-
-
-def _play(world: World, node: Node, action: str) -> tuple[Node, int]:
-    replayed = world.go_to(node)
-    world.node = None  # in case of failure
-    world.node = node.add(action, world.play(action))
-    return world.node, replayed

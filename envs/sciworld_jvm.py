@@ -25,7 +25,7 @@ from turnbench.envs.sciworld_tasks import MISSING, Spec
 
 Lane = tuple[str, bool]
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 """Seconds that one call into the simulator may take (they take milliseconds)."""
 JVM_OPTIONS = (
     # Scala's sets are ordered by identity hash; a constant one makes the simulator deterministic.
@@ -253,6 +253,10 @@ class Jvm:
         self.lost, self.process, self._lock = True, None, threading.RLock()
 
 
+def _is_special(action: str) -> bool:
+    return action.strip(JAVA_BLANKS).lower() in SPECIAL
+
+
 def _java_class(error: Py4JJavaError) -> str:
     return str(error.java_exception.getClass().getName())
 
@@ -303,7 +307,7 @@ class World:
 
     def replay(self, action: str) -> None:
         """Play an action for its effect alone, at half the cost."""
-        if action.strip(JAVA_BLANKS).lower() in SPECIAL:  # which the inner simulator doesn't know
+        if _is_special(action):  # which the inner simulator doesn't know
             self.play(action)
             return
         try:
@@ -322,10 +326,12 @@ class World:
             found = self.open(target.spec)
             path = (target.since(None) or [])[1:]
         self.node = None  # in case of failure
-        for node in path[:-1]:
+        # The score that is told after a special input is that of the last action played in full.
+        full = next((k for k in reversed(range(len(path))) if not _is_special(path[k].action)), 0)
+        for node in path[:full]:
             self.replay(node.action)
-        if path:
-            found = self.play(target.action)
+        for node in path[full:]:
+            found = self.play(node.action)
         if found is not None and found != target.result:
             raise ForkError(
                 f"{target.spec.task}/{target.spec.variation}: after {len(path)} replayed actions the "

@@ -33,7 +33,7 @@ JVM_OPTIONS = (
     "-XX:hashCode=2",
     # The simulator takes a lack of memory for the player's failure; a dead process is replaced.
     "-XX:+ExitOnOutOfMemoryError",
-    "-Xmx256m",
+    "-Xmx192m",
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
     "-Dfile.encoding=UTF-8",

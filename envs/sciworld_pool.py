@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 WORLDS_PER_JVM = 128
 """A world takes about 0.4 MB of the heap."""
-IDLE_WORLDS = 16
+IDLE_WORLDS = 32
 """How many worlds of a lane that nobody holds are kept where they stood."""
 TREES = 64
 TREE_SIZE = 1_000_000

@@ -251,7 +251,7 @@ def test_the_valid_action_list_is_never_called(env, monkeypatch):
     monkeypatch.setattr(
         sciworld_jvm.Client, "send_command", lambda *a, **k: asked.append(a[1]) or send(*a, **k)
     )
-    play(env, "find-plant/263", "focus on air")
+    play(env, "find-plant/263", "wait1")
     env.fork().step("wait1")
     assert asked and not any("getValid" in command or "Combinations" in command for command in asked)
 

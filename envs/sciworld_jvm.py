@@ -40,6 +40,10 @@ JVM_OPTIONS = (
 )
 SPECIAL = frozenset({"help", "objects", "task"})
 JAVA_BLANKS = "".join(map(chr, range(33)))
+UNKNOWN = (  # what the shell says where the simulator says nothing
+    "Unknown action.  Type 'help' for a list of actions, and 'objects' for a list of possible object "
+    "referents. "
+)
 CRASH = "The simulator could not read this input ({}); nothing happened."
 
 
@@ -285,6 +289,7 @@ class World:
         self.node = None
         if self._agent is not None:
             self.jvm.forget(self._agent)
+            self._agent = None
         problem = self._simulator.load(spec.task, spec.variation, spec.simplifications, gold)
         if problem:
             raise EnvError(f"ScienceWorld can't load {spec}: {problem}")
@@ -292,25 +297,34 @@ class World:
         self._agent = option.get()
         self.jvm.forget(option)
         getattr(self._simulator, "taskMaker_$eq")(None)  # 12 MB that only loading needs
-        seen = self.play("look around")
+        seen = self.play("look around", Result("", 0, False, 0))
         return seen._replace(observation=f"{self._simulator.getTaskDescription()}\n{seen.observation}")
 
-    def play(self, action: str) -> Result:
-        """Play an action and ask for everything that a record needs."""
-        simulator = self._simulator
+    def play(self, action: str, before: Result) -> Result:
+        """Play an action; `before` is the result of the last one.
+
+        The simulator's shell, which looks around, takes stock and writes a history at every step, is
+        asked only for what it alone knows.
+        """
+        observation, score, completed, _ = before
         try:
-            observation = simulator.step(action)
+            if _is_special(action):
+                observation = self._simulator.step(action)
+            else:
+                answer = self._agent.step(action)
+                observation = answer._1() or UNKNOWN
+                score, completed = int(round(100 * answer._2())), answer._3()
+                self.jvm.forget(answer)
         except Py4JJavaError as error:  # the parser failed: the world has not moved
             observation = CRASH.format(_java_class(error))
-        score = int(round(100 * simulator.getScore()))
-        return Result(observation, score, simulator.getCompleted(), simulator.getNumMoves())
+        return Result(observation, score, completed, self._agent.getCurIterations())
 
     def replay(self, action: str) -> None:
-        """Play an action for its effect alone, at half the cost."""
-        if _is_special(action):  # which the inner simulator doesn't know
-            self.play(action)
-            return
+        """Play an action for its effect alone."""
         try:
+            if _is_special(action):
+                self._simulator.step(action)
+                return
             self.jvm.forget(self._agent.step(action))
         except Py4JJavaError:
             pass  # as in play
@@ -326,12 +340,10 @@ class World:
             found = self.open(target.spec)
             path = (target.since(None) or [])[1:]
         self.node = None  # in case of failure
-        # The score that is told after a special input is that of the last action played in full.
-        full = next((k for k in reversed(range(len(path))) if not _is_special(path[k].action)), 0)
-        for node in path[:full]:
+        for node in path[:-1]:
             self.replay(node.action)
-        for node in path[full:]:
-            found = self.play(node.action)
+        if path and target.parent is not None:
+            found = self.play(target.action, target.parent.result)
         if found is not None and found != target.result:
             raise ForkError(
                 f"{target.spec.task}/{target.spec.variation}: after {len(path)} replayed actions the "

@@ -228,5 +228,5 @@ class Lease:
 def _play(world: World, node: Node, action: str) -> tuple[Node, int]:
     replayed = world.go_to(node)
     world.node = None  # in case of failure
-    world.node = node.add(action, world.play(action))
+    world.node = node.add(action, world.play(action, node.result))
     return world.node, replayed

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("py4j", reason="the extra sciworld isn't installed")
 pytest.importorskip("scienceworld", reason="the extra sciworld isn't installed")
 
+import numpy as np  # noqa: E402
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
@@ -167,6 +168,36 @@ def test_other_processes_say_the_same(env):
     first, _ = env.reset(seed=7, options={"task": task})
     assert done.stdout.strip() == ascii([first] + [env.step(a)[0] for a in actions])
     assert done.stderr == ""  # although it has closed nothing
+
+
+@pytest.mark.parametrize("task", ["find-plant/262", "chemistry-mix/3", "test-conductivity/787"])
+def test_answers_are_those_of_the_published_interface(env, task):
+    """Random commands, against the calls that the package scienceworld makes at each step."""
+    rng = np.random.default_rng(0)
+    env.reset(seed=0, options={"task": task})
+    jvm = env._lease._try(env._node.spec, env._node, lambda world: world.jvm)
+    other = sciworld_jvm.World(jvm)
+    with jvm.calls():
+        other.enter()
+        other.open(env._node.spec)
+    forms = env.step("help")[0].split("\n\t")[1:]
+    names = []
+    for turn in range(30):
+        if turn % 5 == 0:
+            names = env.step("objects")[0].split("\n\t")[1:]
+        form = rng.choice([f for f in forms if not f.startswith("focus")])
+        action = " ".join(rng.choice(names) if word == "OBJ" else word for word in form.split())
+        observation, *_, info = env.step(action)
+        with jvm.calls():
+            other.enter()
+            shell = other._simulator
+            if turn % 5 == 0:
+                shell.step("objects")
+            assert observation == shell.step(action)
+            assert info["score"] == int(round(100 * shell.getScore()))
+            assert info["moves"] == shell.getNumMoves() and env.over == shell.getCompleted()
+        if env.over:
+            break
 
 
 # --- what the simulator does ------------------------------------------------------------------------

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+TOKENIZERS = ("*token*", "vocab*", "*.model")  # the files that a tokenizer is read from
 SHIPPED = {"turnbench/tiny": Path(__file__).parent / "data" / "tiny"}
 SMALL = 50_000_000
 """Parameters below which a second CPU thread costs more than it brings."""
@@ -298,9 +299,7 @@ def _folder(path: str) -> Path:
         raise ModelError(f"no checkpoint folder {str(folder)!r} (models that are shipped: {shipped})")
     if not (folder / "config.json").is_file():
         raise ModelError(f"{str(folder)!r} is no checkpoint: it holds no config.json")
-    if not any(
-        (folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")
-    ):
+    if not any(True for pattern in TOKENIZERS for _ in folder.glob(pattern)):
         raise ModelError(f"{str(folder)!r} holds no tokenizer")
     return folder
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnbench.envs.errors import UnknownName
+from turnbench.envs.errors import ConfigError, UnknownName
 
 ALGORITHMS: dict[str, str] = {
     "dapo": "turnbench.algorithms.grpo:train_dapo",
@@ -27,11 +27,15 @@ ALGORITHMS: dict[str, str] = {
 
 
 def trainer(name: str) -> Callable[[Mapping[str, Any], Path], Path]:
-    """The trainer registered as `name`, or named as "module:function". Raises UnknownName."""
-    module, colon, attribute = ALGORITHMS.get(name, name).partition(":")
+    """The trainer registered as `name`, or named as "module:function".
+
+    Raises UnknownName, or ConfigError where a package is missing.
+    """
+    module, _, attribute = ALGORITHMS.get(name, name).partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-    except (ModuleNotFoundError, AttributeError, ValueError) as error:
-        if colon and name in ALGORITHMS:
-            raise
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        if name in ALGORITHMS and isinstance(error, ImportError):
+            told = f"algorithm {name!r} can't be loaded: {error} (pip install 'turnbench[train]')"
+            raise ConfigError(told) from error
         raise UnknownName("algorithm", name, ALGORITHMS) from error

@@ -27,6 +27,7 @@ from turnbench.algorithms.new_model import NewModel, new_model
 from turnbench.algorithms.progress import Progress
 from turnbench.envs.errors import ConfigError
 
+FREE = ("steps", "evaluation", "save_every")  # what a run may go on with another value of
 BUCKET = 8  # batches that are drawn together and cut by length, so that little is padding
 
 
@@ -67,11 +68,10 @@ class Config(BaseModel):
 def train(config: Mapping[str, Any], out: Path) -> Path:
     """Train as `config` says (fields of `Config`) in the run folder `out`; returns `out/model`.
 
-    Where `out` holds a run of the same config, it goes on from its newest checkpoint; `steps` may
-    have grown. Raises ConfigError.
+    Where `out` holds a run of the same config, it goes on from its newest checkpoint; what is
+    measured, how often it is saved and `steps` may differ. Raises ConfigError.
     """
     settings = read_config(config)
-    _claim(out, settings)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # there is a bar for the run itself
     return _Run(settings, out).run()
 
@@ -109,7 +109,7 @@ def _claim(out: Path, settings: Config) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if path.exists():
         theirs = json.loads(path.read_text(encoding="utf-8"))
-        differing = [k for k in mine if k != "steps" and mine[k] != theirs.get(k)]
+        differing = [k for k in mine if k not in FREE and mine[k] != theirs.get(k)]
         if differing:
             raise ConfigError(
                 f"{out} holds a run with another {', '.join(differing)}: name a new folder"
@@ -121,6 +121,8 @@ class _Run:
     def __init__(self, settings: Config, out: Path) -> None:
         self.settings, self.out = settings, out
         self.accelerator = Accelerator(mixed_precision=settings.precision)
+        with self.accelerator.main_process_first():
+            _claim(out, settings)
         self.examples = Examples(settings.data, settings.seed)
         found = checkpoint.newest(out)
         self.step = checkpoint.step_of(found) if found else 0
@@ -183,14 +185,14 @@ class _Run:
         return draw_row(self.examples, self.tokenizer, self.context, index, step)
 
     def pause(self, bar: Progress) -> None:
-        """What is done between two steps: measure and save."""
+        """What is done between two steps: save and measure."""
         last, todo = self.step == self.settings.steps, self.settings.evaluation
+        if last or self.step % self.settings.save_every == 0:
+            self.save()
         if todo and (last or self.step % todo.every == 0):
             self.accelerator.wait_for_everyone()
             if self.accelerator.is_main_process:
                 bar.row(self.step, **evaluate(self.raw, self.tokenizer, todo, self.context))
-        if last or self.step % self.settings.save_every == 0:
-            self.save()
 
     def save(self, final: bool = False) -> None:
         """Write a checkpoint; at the end the model alone, in the type it is exported in."""

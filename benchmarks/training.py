@@ -4,16 +4,15 @@ Both sides run on one CPU thread, in turns, over the same padded tokens of the s
 bare side a forward pass with logits for every token, a mean log-likelihood and a backward pass.
 """
 
-import argparse
-import json
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from figures import Figure, show
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -28,13 +27,6 @@ from turnbench.algorithms.settings import checked
 from turnbench.envs.record import Outcome, Task, Tokens, Trajectory, Turn
 
 VOCABULARY, TURNS, SAID, SEEN, EPISODES = 3000, 8, 16, 32, 16
-
-
-class Figure(NamedTuple):
-    name: str
-    value: float
-    unit: str
-    goal: str
 
 
 def save_network(folder: Path) -> str:
@@ -125,15 +117,15 @@ def measure(times: int) -> list[Figure]:
         credit = statistics.median(seconds({"credit": big_credit()}, times)["credit"])
     base = statistics.median(taken["bare"])
     figures = [
-        Figure(f"{name} step over bare forward and backward", ratio(taken, name), "x", "<= 1.1")
+        Figure(f"{name} step over bare forward and backward", ratio(taken, name), "x", most=1.1)
         for name in ("grpo", "mpo")
     ]
     step = base * 64 * 4096 / batch.ids.numel()
     return [
         *figures,
-        Figure("bare forward and backward", batch.ids.numel() / base, "tokens/s", ""),
-        Figure("multiscale credit of 64 x 4,096 tokens, 32 turns", 1000 * credit, "ms", ""),
-        Figure("that, as a share of a bare step over as many tokens", 100 * credit / step, "%", "<= 1"),
+        Figure("bare forward and backward", batch.ids.numel() / base, "tokens/s"),
+        Figure("multiscale credit of 64 x 4,096 tokens, 32 turns", 1000 * credit, "ms"),
+        Figure("that, as a share of a bare step over as many tokens", 100 * credit / step, "%", most=1),
     ]
 
 
@@ -164,19 +156,6 @@ def big_credit() -> Callable[[], object]:
     return lambda: multiscale(Turns.of(mask.expand(64, -1), index, 32), rewards, values, torch.zeros(64))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    parser.add_argument("--times", type=int, default=7, help="rounds")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    figures = measure(options.times)
-    if options.json:
-        print(json.dumps({f.name: {"value": f.value, "unit": f.unit, "goal": f.goal} for f in figures}))
-        return
-    for f in figures:
-        print(f"{f.name:55} {f.value:12,.2f} {f.unit:9} {f.goal}")
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    show("Training", measure(times=7))

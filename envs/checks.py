@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -152,18 +153,15 @@ def _seed(probe: Probe) -> None:
 
 def _processes(probe: Probe) -> None:
     if probe.origin is None:
-        raise Skipped(
-            "another process can't make it: give an id or an importable class, and JSON arguments"
-        )
+        raise Skipped("another process can't make it: give an id or a class it can import, and JSON")
     with probe.env() as env:
         tasks = {split: list(env.tasks(split)) for split in env.splits}
-    for hash_seed in (1, 2):
-        try:
-            found = p.in_another_process(probe, hash_seed)
-        except LookupError as error:
-            raise Skipped(
-                f"another process doesn't know it ({error}): name it as module:Name"
-            ) from error
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            both = list(pool.map(partial(p.in_another_process, probe), (1, 2)))
+    except LookupError as error:
+        raise Skipped(f"another process doesn't know it ({error}): name it as module:Name") from error
+    for hash_seed, found in enumerate(both, start=1):
         how = f"in a process with PYTHONHASHSEED={hash_seed}"
         for split, listed in tasks.items():
             if found.tasks[split] != listed:
@@ -286,7 +284,10 @@ NOT_FOR_TEXT = {
 def _gymnasium(probe: Probe) -> None:
     with probe.env() as env, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        gymnasium_check(_raw(env), skip_close_check=True)
+        try:
+            gymnasium_check(_raw(env), skip_close_check=True)
+        except (AssertionError, gymnasium.error.Error) as error:
+            raise Broken(" ".join(str(error).split())) from error
     texts = [str(w.message) for w in caught if "WARN: " in str(w.message)]
     apply = [t for t in texts if not any(part in t for part in NOT_FOR_TEXT)]
     if apply:

@@ -84,11 +84,13 @@ class Probe:
 
     `origin` tells another process how to make it (None: it can't). `raised` and `bad_value` are the
     first exception and the first answer that was no text or number, met while exploring.
+    `deadline` bounds a check; it is `seconds`, or more where the world proved to be slow.
     """
 
     make: Callable[..., TextEnv]
     origin: Json | None
     seconds: float
+    deadline: float = 0.0
     tasks: list[str] = field(default_factory=list)
     episodes: list[Episode] = field(default_factory=list)
     raised: str = ""
@@ -104,11 +106,11 @@ class Probe:
             with suppress(Exception):
                 env.close()
 
-    def rounds(self, most: int) -> Iterator[int]:
-        """Counts to `most`; stops early, but not before 1, where a slow world has used its share."""
+    def rounds(self, most: int, least: int = 1) -> Iterator[int]:
+        """Counts to `most`; a slow world, which has used its share before, gets `least`."""
         started = time.monotonic()
         for number in range(most):
-            if number and time.monotonic() - started > self.seconds / 6:
+            if number >= least and time.monotonic() - started > self.seconds / 20:
                 return
             yield number
 
@@ -189,7 +191,7 @@ def _short(value: Any) -> str:
 
 def explore(probe: Probe) -> None:
     """Play a few episodes with mixed actions and keep them in `probe.episodes`."""
-    for number in probe.rounds(EPISODES):
+    for number in probe.rounds(EPISODES, least=2):
         task = probe.tasks[number % len(probe.tasks)]
         with probe.env() as env:
             probe.episodes.append(_explore_one(probe, env, task, seed=number + 1))
@@ -325,7 +327,7 @@ def in_another_process(probe: Probe, hash_seed: int) -> Elsewhere:
             env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=probe.seconds * 0.45,
+            timeout=probe.deadline * 0.95,
         )
         if done.returncode == UNKNOWN:
             raise LookupError(done.stderr.decode("utf-8", "replace").strip()[-300:])

@@ -190,9 +190,8 @@ def train(
 
     Example: turnbench train algorithms/configs/tiny.yaml --out runs/tiny
     """
-    from pydantic import ValidationError
-
     from turnbench.algorithms import trainer
+    from turnbench.envs.errors import ConfigError, UnknownName
     from turnbench.leaderboards.yamlfile import read_yaml
 
     document = read_yaml(config)
@@ -202,8 +201,10 @@ def train(
         raise document.error((), "the key 'algorithm' is missing")
     try:
         trainer(name)(options, out or Path("runs") / config.stem)
-    except ValidationError as error:
-        raise document.explain(error) from error
+    except UnknownName as error:
+        raise document.error(("algorithm",), str(error)) from error
+    except ConfigError as error:
+        raise ConfigError(f"{config}: {error}") from error
 
 
 @app.command()

@@ -82,6 +82,7 @@ class Crew:
         self._lock = threading.Lock()
         self._watched = time.monotonic()
         self._results: queue.SimpleQueue[Played | BaseException] = queue.SimpleQueue()
+        self._room = threading.Semaphore(2 * workers)  # so that a slow disk doesn't fill the memory
         self._playing: dict[int, Attempt] = {}
         self._warned: set[Key] = set()
         self._stopping = False
@@ -121,6 +122,7 @@ class Crew:
             result = self._results.get(timeout=timeout)
         except queue.Empty:
             return None
+        self._room.release()
         if isinstance(result, Played):
             return result
         if self.error is None:
@@ -128,7 +130,6 @@ class Crew:
             self.say(
                 f"Stopping: {result}. {self.in_flight} episodes in flight are played to their ends."
             )
-        self.stop()
         return None
 
     def _hire(self) -> None:
@@ -142,9 +143,11 @@ class Crew:
                 result: Played | BaseException = attempt.close(self._play(attempt, worlds))
             except BaseException as error:
                 result = error
+            self._room.acquire()
             with self._lock:
                 if self._playing.pop(me, None) is None:
                     return  # given up by the watchdog, which has written this episode off
+                self._stopping = self._stopping or not isinstance(result, Played)
                 self._results.put(result)
         for world in worlds.values():
             with suppress(Exception):

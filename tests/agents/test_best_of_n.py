@@ -33,7 +33,7 @@ def test_success_is_one_minus_failure_to_the_n(scorer, power) -> None:
     agent, rng, games = (
         BestOfN(toy_model(mdp, uniform(mdp)), n=4, scorer=scorer),
         np.random.default_rng(1),
-        600,
+        300,
     )
     wins = [agent.solve(Toy(), TASK, rng).best.ret for _ in range(games)]
     wanted = 1 - (1 - p) ** power

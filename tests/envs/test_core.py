@@ -356,7 +356,7 @@ def test_make_by_entry_point(monkeypatch) -> None:
         def load():
             return Echo
 
-    monkeypatch.setattr(turnbench.envs, "entry_points", lambda group: [Point])
+    monkeypatch.setattr(turnbench.envs, "_plugins", lambda: {Point.name: Point})
     assert isinstance(make("acme/Echo-v0", prefix="!"), Echo)
     assert list_envs().index("acme/Echo-v0") >= len(turnbench.envs.ENVS)
 

@@ -88,6 +88,7 @@ def test_help_names_every_command_and_exit_code(turn: Command) -> None:
         (["board", "nowhere"], "nowhere holds no run"),
         (["board", "foreign"], "is not a log of turnbench"),
         (["train", "none.yaml"], "none.yaml: No such file"),
+        (["train", "algo.yaml"], "algo.yaml line 2: unknown algorithm 'stf'; known: sft"),
         (["train", "trial.yaml"], "trial.yaml line 1: the key 'algorithm' is missing"),
     ],
 )
@@ -95,6 +96,7 @@ def test_bad_input_is_one_clear_message(
     turn: Command, trial: str, tmp_path: Path, arguments: list[str], told: str
 ) -> None:
     (tmp_path / "bad.yaml").write_text("suite: a\nsuite: b\n", encoding="utf-8")
+    (tmp_path / "algo.yaml").write_text("a: 1\nalgorithm: stf\n", encoding="utf-8")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / NAME).write_text("{}\n", encoding="utf-8")
     code, _, err = turn(*arguments)
@@ -186,6 +188,30 @@ def test_light_commands_need_nothing_heavy(suite: Any, tmp_path: Path, arguments
         [sys.executable, "-c", BLOCKED, *arguments], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_checkpoint_is_named_and_leaves_the_folder_free(
+    turn: Command, trial: str, spec: Any, tmp_path: Path
+) -> None:
+    local = {"echo": {"backend": "hf", "path": "nowhere"}}
+    (tmp_path / "local.yaml").write_text(dump_yaml(spec(models=local)), encoding="utf-8")
+    code, _, err = turn("run", "local.yaml", "--out", "run")
+    assert code == 2 and "no checkpoint folder 'nowhere'" in err
+    assert turn("run", trial, "--out", "run")[0] == 0
+
+
+def test_a_missing_package_is_named(spec: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("algorithm: sft\n", encoding="utf-8")
+    local = {"echo": {"backend": "hf", "path": "."}}
+    (tmp_path / "b.yaml").write_text(dump_yaml(spec(models=local)), encoding="utf-8")
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    for arguments in (["run", "b.yaml"], ["train", "a.yaml"]):
+        done = subprocess.run(
+            [sys.executable, "-c", BLOCKED, *arguments], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+        assert "pip install 'turnbench[" in done.stderr
 
 
 def test_help_imports_no_world(tmp_path: Path) -> None:

@@ -180,6 +180,63 @@ def board(
 
 
 @app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="run folders or trajectory files")],
+) -> None:
+    """Say which systems are better than which, and whether noise could explain it.
+
+    Example: turnbench compare runs/mine runs/theirs
+    """
+    from turnbench.leaderboards.compare import compare as compare_all
+    from turnbench.leaderboards.compare import comparison_table
+
+    console().print(comparison_table(compare_all(runs)))
+
+
+@app.command()
+def submit(
+    folder: Annotated[Path, typer.Argument(help="a run folder")],
+    name: Annotated[str, typer.Option(help="who answers for the entry, as shown on the board")],
+    org: Annotated[str, typer.Option(help="your organisation")] = "",
+    contact: Annotated[str, typer.Option(help="an address or a handle")] = "",
+    agent: Annotated[str | None, typer.Option(help="only this row of the suite")] = None,
+    code: Annotated[str | None, typer.Option(help="https address of an agent's code")] = None,
+    notes: Annotated[str, typer.Option(help="what a reader should know")] = "",
+    boards: Annotated[Path, typer.Option(help="folder for the board entries")] = Path(
+        "leaderboards/boards"
+    ),
+) -> None:
+    """Write a run's entries and trajectory files for a pull request (docs/publishing.md).
+
+    Example: turnbench submit runs/mine --name "Ada Lovelace" --contact ada@example.org
+    """
+    from turnbench.leaderboards.board import write_entries
+    from turnbench.leaderboards.submit import submit as prepare
+
+    submitter = {"name": name, "org": org, "contact": contact}
+    about = {"submitter": submitter, "code_url": code, "notes": notes}
+    for entry in (entries := prepare(folder, folder / "submission", about, agent)):
+        print(f"wrote {folder / 'submission' / entry['trajectories']['file']['name']}")
+    for path in write_entries(entries, boards):
+        print(f"wrote {path}")
+    print(
+        "Upload the .jsonl.gz files where people can fetch them, put the addresses into the entries "
+        "(trajectories: file: url:), and open a pull request with the YAML files."
+    )
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of entries, leaderboard-entry/1.
+
+    Example: turnbench schema > leaderboards/data/leaderboard-entry-1.json
+    """
+    from turnbench.leaderboards.schema import json_schema
+
+    print(json_schema(), end="")
+
+
+@app.command()
 def train(
     config: Annotated[
         Path, typer.Argument(help="a YAML file with `algorithm:` and that algorithm's keys")

@@ -69,20 +69,31 @@ def paired_bootstrap(left: Sequence[Values], right: Sequence[Values], *, seed: i
     """`left` minus `right` in the mean over environments of the mean over their common tasks.
 
     Both systems' episodes of a task are drawn together, so a task's difficulty cancels. `p` is the
-    smallest level at which the percentile interval leaves out 0, not below 2 / (RESAMPLES + 1).
-    Raises ValueError where an environment has no task in common.
+    smallest level at which the percentile interval leaves out 0; where no resample crosses 0, the
+    normal tail at the bootstrap's standard error. It is never below 2^(1 - tasks), the exact sign
+    test's smallest. Raises ValueError where an environment has no task in common.
     """
     rng = np.random.default_rng(seed)
     pairs = [_common(a, b) for a, b in zip(left, right, strict=True)]
     drawn = np.mean([_resampled_differences(*pair, rng) for pair in pairs], axis=0)
     apart = [pair[0][0] / pair[0][1] - pair[1][0] / pair[1][1] for pair in pairs]
     delta = float(np.mean([_mean_difference(*pair) for pair in pairs]))
-    below, above = np.sum(drawn <= 0), np.sum(drawn >= 0)
-    p = min(1.0, 2 * (1 + int(min(below, above))) / (RESAMPLES + 1))
     tasks = sum(map(len, apart))
     # Environments count alike: one task of an environment moves the mean by (tasks / its own) / k.
     parts = [np.var(d, ddof=1) * tasks / len(d) / len(pairs) ** 2 for d in apart if len(d) > 1]
+    p = _p_value(drawn, delta, tasks)
     return Difference(delta, _percentiles(drawn), p, tasks, float(np.sqrt(sum(parts))))
+
+
+def _p_value(drawn: Array, delta: float, tasks: int) -> float:
+    crossed = int(min(np.sum(drawn <= 0), np.sum(drawn >= 0)))
+    p = 2 * (1 + crossed) / (len(drawn) + 1)
+    spread = float(drawn.std())
+    if crossed == 0 and spread > 0:
+        p = min(p, math.erfc(abs(delta) / spread / math.sqrt(2)))
+    elif crossed == 0:
+        p = 0.0
+    return min(1.0, max(p, 2.0 ** (1 - tasks)))
 
 
 class Discordant(NamedTuple):
@@ -128,15 +139,34 @@ def ranks(systems: Sequence[Sequence[Values]], *, level: float = 0.05) -> list[i
     """A rank for each system: 1 plus the number of systems that are better beyond noise.
 
     Better means by the paired bootstrap, with Holm's correction over all pairs. Systems that can't be
-    told apart share a rank. Each system is a sequence of values, one an environment.
+    told apart share a rank. Each system is a sequence of values, one an environment, and all have
+    played the same tasks (else ValueError).
     """
+    if not systems:
+        return []
+    means, drawn, tasks = _all_resampled(systems)
     pairs = [(i, j) for i in range(len(systems)) for j in range(i + 1, len(systems))]
-    found = [paired_bootstrap(systems[i], systems[j]) for i, j in pairs]
+    ps = [_p_value(drawn[i] - drawn[j], means[i] - means[j], tasks) for i, j in pairs]
     worse = [0] * len(systems)
-    for (i, j), one, p in zip(pairs, found, holm([d.p for d in found]), strict=True):
+    for (i, j), p in zip(pairs, holm(ps), strict=True):
         if p <= level:
-            worse[j if one.delta > 0 else i] += 1
+            worse[j if means[i] > means[j] else i] += 1
     return [1 + count for count in worse]
+
+
+def _all_resampled(systems: Sequence[Sequence[Values]]) -> tuple[Array, Array, int]:
+    """Every system's mean (systems,) and resampled means (systems, RESAMPLES), and how many tasks."""
+    rng = np.random.default_rng(0)
+    means, drawn, tasks = [], [], 0
+    for of_env in zip(*systems, strict=True):
+        if any(values.keys() != of_env[0].keys() for values in of_env):
+            raise ValueError("the systems have played different tasks")
+        rows = np.stack([_clusters(values) for values in of_env])  # (systems, 2, tasks)
+        means.append(rows[:, 0].sum(1) / rows[:, 1].sum(1))
+        sums = _resampled_sums(rows.reshape(-1, rows.shape[2]), rng).reshape(len(rows), 2, -1)
+        drawn.append(sums[:, 0] / sums[:, 1])
+        tasks += rows.shape[2]
+    return np.mean(means, axis=0), np.mean(drawn, axis=0), tasks
 
 
 def pass_at_k(successes: int, episodes: int, k: int) -> float:
@@ -199,14 +229,14 @@ def _resampled_sums(rows: Array, rng: np.random.Generator) -> Array:
     in blocks, so that memory is bounded however many tasks there are.
     """
     size = rows.shape[1]
-    kind = np.uint16 if size <= 2**16 else np.uint32  # half the width is drawn in half the time
     sums = np.empty((len(rows), RESAMPLES))
     block = max(1, BLOCK // size)
     for start in range(0, RESAMPLES, block):
         count = min(block, RESAMPLES - start)
-        drawn = rng.integers(size, size=(count, size), dtype=kind)
-        for row, total in zip(rows, sums, strict=True):
-            total[start : start + count] = row[drawn].sum(1)
+        drawn = rng.integers(size, size=(count, size), dtype=np.uint32)
+        drawn += (np.arange(count, dtype=np.uint32) * size)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=count * size).reshape(count, size)
+        sums[:, start : start + count] = rows @ times.T
     return sums
 
 

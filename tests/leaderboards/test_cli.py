@@ -10,7 +10,7 @@ from turnbench.leaderboards.cli import app
 from turnbench.leaderboards.log import NAME
 from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml
 
-COMMANDS = ["list", "check", "play", "run", "board", "train"]
+COMMANDS = ["list", "check", "play", "run", "board", "compare", "submit", "schema", "train"]
 
 
 class Command:
@@ -87,6 +87,8 @@ def test_help_names_every_command_and_exit_code(turn: Command) -> None:
         (["run", "bad.yaml"], "bad.yaml line 2: the key 'suite' appears twice"),
         (["board", "nowhere"], "nowhere holds no run"),
         (["board", "foreign"], "is not a log of turnbench"),
+        (["compare", "nowhere"], "nowhere is no whole gzip file"),
+        (["submit", "nowhere", "--name", "x"], "nowhere holds no run"),
         (["train", "none.yaml"], "none.yaml: No such file"),
         (["train", "algo.yaml"], "algo.yaml line 2: unknown algorithm 'stf'; known: sft"),
         (["train", "trial.yaml"], "trial.yaml line 1: the key 'algorithm' is missing"),

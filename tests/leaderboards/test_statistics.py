@@ -129,6 +129,19 @@ def test_paired_bootstrap_takes_common_tasks_only() -> None:
         paired_bootstrap([{"a": [1.0]}], [{"b": [1.0]}])
 
 
+def test_few_tasks_never_look_certain() -> None:
+    """All of n tasks favour one side: the exact sign test's p is 2^(1 - n), and no test has less."""
+    for n in (1, 2, 5, 8):
+        x, y = ({str(k): [won] for k in range(n)} for won in (1.0, 0.0))
+        assert paired_bootstrap([x], [y]).p == 2.0 ** (1 - n)
+
+
+def test_a_large_difference_stays_beyond_doubt_among_many_pairs() -> None:
+    rng = np.random.default_rng(9)
+    x, y = ({str(k): [v] for k, v in enumerate(rng.normal(m, 1, size=200))} for m in (2, 0))
+    assert paired_bootstrap([x], [y]).p < 1e-12
+
+
 def test_paired_bootstrap_over_environments_is_their_mean() -> None:
     x = [{"a": [1.0], "b": [1.0]}, {"c": [0.0]}]
     y = [{"a": [0.0], "b": [0.0]}, {"c": [0.0]}]
@@ -183,7 +196,9 @@ def test_ranks_tie_what_noise_could_explain() -> None:
         for more in (0.4, 0.4, 0.0)
     )
     assert ranks([bad, good, twin]) == [3, 1, 1]
-    assert ranks([good]) == [1]
+    assert ranks([good]) == [1] and ranks([]) == []
+    with pytest.raises(ValueError, match="different tasks"):
+        ranks([good, [{"0": [1.0]}]])
 
 
 @pytest.mark.parametrize(("wins", "n", "k"), [(0, 5, 2), (1, 5, 2), (3, 5, 3), (5, 5, 5), (4, 6, 1)])

@@ -17,8 +17,9 @@ from typing import Any
 from turnbench.envs.errors import BoardError, ConfigError
 from turnbench.leaderboards import schema
 from turnbench.leaderboards.entry import Entry, order_key
-from turnbench.leaderboards.schema import Hex16, Sha256, Strict
+from turnbench.leaderboards.schema import Hex16, Sha256
 from turnbench.leaderboards.statistics import ranks
+from turnbench.leaderboards.suite import Strict
 from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml, write_atomically
 
 

@@ -226,6 +226,48 @@ def submit(
 
 
 @app.command()
+def verify(
+    entry: Annotated[Path, typer.Argument(help="an entry's YAML file")],
+    log: Annotated[
+        Path | None, typer.Option(help="its trajectory file; beside the entry if left out")
+    ] = None,
+    suite: Annotated[
+        Path | None, typer.Option(help="the suite's YAML file, where it isn't a shipped one")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="processes that replay; one a core if left out")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="how long the replay may take")] = 3600,
+    save: Annotated[
+        bool, typer.Option("--record", help="write down beside the entry that it is verified")
+    ] = False,
+) -> None:
+    """Accept or reject an entry by playing every recorded action again.
+
+    Exit codes: 0 accepted; 10 schema; 11 suite; 12 protocol; 13 digests; 14 episodes; 15 numbers;
+    16 replay; 17 search; 18 leaks; 19 ranks.
+
+    Example: turnbench verify leaderboards/boards/quickstart/ENTRY.yaml --log ENTRY.jsonl.gz
+    """
+    from turnbench.leaderboards.verify import Case, record
+    from turnbench.leaderboards.verify import verify as checks_of
+
+    case = Case(entry, log, suite, seconds=seconds)
+    if workers is not None:
+        case.workers = workers
+    findings = []
+    for finding in checks_of(case):
+        findings.append(finding)
+        print(f"{finding.check:9} {'FAIL' if finding.code else 'ok':4} {finding.text}", flush=True)
+    if code := findings[-1].code:
+        print(f"rejected by the check '{findings[-1].check}'")
+        raise typer.Exit(code)
+    if save:
+        print(f"wrote {record(case, findings)}")
+    print("accepted")
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of entries, leaderboard-entry/1.
 

@@ -57,16 +57,16 @@ def make_entries(
         raise LogError(f"{source} line 1 is damaged: {' '.join(str(error).split())}") from error
     cells: Cells = defaultdict(Cell)
     for line, episode in lines:
-        agent, env, task, _ = episode.key
-        if agent not in digests or env >= len(known) or task not in known[env]:
+        row, env, task, _ = episode.key
+        if row not in digests or env >= len(known) or task not in known[env]:
             raise LogError(f"{source}: the episode {list(episode.key)} isn't the suite's")
-        digests[agent].add(line, episode)
-        cells[agent, env].add(episode)
+        digests[row].add(line, episode)
+        cells[row, env].add(episode)
     made = []
-    for name, agent in suite.agents.items():
-        row = [cells[name, k] for k in range(len(suite.envs))]
-        system = {"name": name, **suite.system(name), "checkpoint": checkpoints.get(agent.model)}
-        computed = {**_entry(suite, system, row, worlds, about), **about}
+    for name, spec in suite.agents.items():
+        system = {"name": name, **suite.system(name), "checkpoint": checkpoints.get(spec.model)}
+        mine = [cells[name, k] for k in range(len(suite.envs))]
+        computed = {**_entry(suite, system, mine, worlds, about), **about}
         made.append(_checked({**computed, "trajectories": digests[name].to_json()}, source))
     return sorted(made, key=order_key)
 

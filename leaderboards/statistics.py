@@ -214,14 +214,16 @@ def _mean_difference(left: tuple[Array, Array], right: tuple[Array, Array]) -> f
 def _resampled_means(sums: Array, counts: Array, rng: np.random.Generator) -> Array:
     """One mean a resample, of shape (RESAMPLES,)."""
     totals = _resampled_sums(np.stack([sums, counts]), rng)
-    return totals[0] / totals[1]
+    means: Array = totals[0] / totals[1]
+    return means
 
 
 def _resampled_differences(
     left: tuple[Array, Array], right: tuple[Array, Array], rng: np.random.Generator
 ) -> Array:
     a, m, b, n = _resampled_sums(np.stack([*left, *right]), rng)
-    return a / m - b / n
+    differences: Array = a / m - b / n
+    return differences
 
 
 def _resampled_sums(rows: Array, rng: np.random.Generator) -> Array:

@@ -10,7 +10,7 @@ from turnbench.leaderboards.cli import app
 from turnbench.leaderboards.log import NAME
 from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml
 
-COMMANDS = ["list", "check", "play", "run", "board", "compare", "submit", "schema", "train"]
+COMMANDS = ["list", "check", "play", "run", "board", "compare", "submit", "verify", "schema", "train"]
 
 
 class Command:

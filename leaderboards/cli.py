@@ -268,6 +268,39 @@ def verify(
 
 
 @app.command()
+def view(
+    folder: Annotated[Path, typer.Argument(help="a run folder or a trajectory file")],
+    html: Annotated[
+        Path | None, typer.Option(help="write one self-contained file instead of serving")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port; a free one if left out")] = 0,
+    browser: Annotated[bool, typer.Option(help="open a browser")] = True,
+) -> None:
+    """Look at a run in the browser: served to this machine only, or as one file.
+
+    Example: turnbench view runs/mine
+    """
+    from turnbench.leaderboards.view import run_folder, server, write_page
+
+    with run_folder(folder) as unpacked:
+        if html is not None:
+            write_page(unpacked, html)
+            print(f"wrote {html}")
+            return
+        with server(unpacked, port) as made:
+            address = f"http://127.0.0.1:{made.server_port}/"
+            print(f"{address} - Ctrl-C ends it", flush=True)
+            if browser:
+                import webbrowser
+
+                webbrowser.open(address)
+            try:
+                made.serve_forever()
+            except KeyboardInterrupt:
+                print()
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of entries, leaderboard-entry/1.
 

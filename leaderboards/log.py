@@ -263,12 +263,19 @@ def read_episodes(folder: Path) -> Iterator[Episode]:
 
 def read_lines(folder: Path) -> Iterator[tuple[bytes, Episode]]:
     """The same, each with its line."""
-    path = folder / NAME
+    for number, _, line in _counted(folder / NAME):
+        yield line, _episode(line, folder / NAME, number)
+
+
+def read_places(folder: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of the episodes that count, unread, each with the byte at which it starts."""
+    return ((start, line) for _, start, line in _counted(folder / NAME))
+
+
+def _counted(path: Path) -> Iterator[tuple[int, int, bytes]]:
     last = {key: number for number, key, _ in _heads(path)}
     wanted = set(last.values())
-    for number, line in _episode_lines(path):
-        if number in wanted:
-            yield line, _episode(line, path, number)
+    return (place for place in _episode_lines(path) if place[0] in wanted)
 
 
 def _episode(line: bytes, path: Path, number: int) -> Episode:
@@ -283,7 +290,7 @@ def _episode(line: bytes, path: Path, number: int) -> Episode:
 
 def _heads(path: Path) -> Iterator[tuple[int, Key, Outcome]]:
     """Number, key and outcome of every line, from its start alone, however long the rest is."""
-    for number, line in _episode_lines(path):
+    for number, _, line in _episode_lines(path):
         head = line[: line.find(_AFTER_HEAD)] + b"}"
         row = _json(head, path, number)
         try:
@@ -297,15 +304,17 @@ def _key(row: dict[str, Any]) -> Key:
     return Key(str(agent), int(env), str(task), int(seed))
 
 
-def _episode_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _episode_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Number, first byte and content of every line but the header."""
     with path.open("rb") as file:
-        file.readline()
+        start = len(file.readline())
         for number, line in enumerate(file, start=2):
             if not line.endswith(b"\n"):
                 return  # torn by a crash: this episode was never finished
             if not (line.startswith(_KEY) and line.endswith(b"}\n")):
                 raise LogError(f"{path} line {number} is damaged: it isn't an episode")
-            yield number, line
+            yield number, start, line
+            start += len(line)
 
 
 def _json(line: bytes, path: Path, number: int) -> dict[str, Any]:

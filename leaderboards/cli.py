@@ -301,6 +301,24 @@ def view(
 
 
 @app.command()
+def site(
+    out: Annotated[Path, typer.Option(help="folder for the pages")] = Path("site"),
+    boards: Annotated[Path, typer.Option(help="the boards folder")] = Path("leaderboards/boards"),
+    logs: Annotated[
+        Path | None, typer.Option(help="folder with trajectory files, for pages of runs")
+    ] = None,
+) -> None:
+    """Make a static site of the boards.
+
+    Example: turnbench site --out site --logs trajectories
+    """
+    from turnbench.leaderboards.site import build_site
+
+    pages = build_site(boards, out, logs)
+    print(f"wrote {len(pages)} pages; open {pages[-1]}")
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of entries, leaderboard-entry/1.
 

@@ -59,7 +59,11 @@ def inert(text: str) -> Markup:
 def render(template: str, script: str, connect: str = "'none'", **values: Any) -> str:
     """A template with the style sheet, one script, and a policy for just these."""
     style = asset("page.css")
-    values |= {"style": Markup(style), "script": Markup(script), "policy": policy(script, style, connect)}
+    values |= {
+        "style": Markup(style),
+        "script": Markup(script),
+        "policy": policy(script, style, connect),
+    }
     return templates().get_template(template).render(values)
 
 

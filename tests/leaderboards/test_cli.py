@@ -10,7 +10,19 @@ from turnbench.leaderboards.cli import app
 from turnbench.leaderboards.log import NAME
 from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml
 
-COMMANDS = ["list", "check", "play", "run", "board", "compare", "submit", "verify", "schema", "train"]
+COMMANDS = [
+    "list",
+    "check",
+    "play",
+    "run",
+    "board",
+    "compare",
+    "submit",
+    "verify",
+    "view",
+    "schema",
+    "train",
+]
 
 
 class Command:

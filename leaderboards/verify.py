@@ -332,7 +332,7 @@ def _ranks(case: Case) -> str:
 
 
 def _row_of(made: Any, digest: str, name: str) -> tuple[Any, list[Any]]:
-    rows = next((table["rows"] for table in made["tables"] if table["digest"] == digest), [])
+    rows: list[Any] = next((table["rows"] for table in made["tables"] if table["digest"] == digest), [])
     return next((row for row in rows if row["entry"] == name), None), rows
 
 

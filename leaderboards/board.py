@@ -44,12 +44,22 @@ def write_entries(entries: Iterable[Entry], boards: Path) -> list[Path]:
                 write_atomically(path, dump_yaml(entry))
                 written.append(path)
                 suites.add(name)
-            for name in sorted(suites):
-                written.append(boards / f"{name}.yaml")
-                write_atomically(written[-1], dump_yaml(ranking(name, boards)))
+            written += [_write_ranking(name, boards) for name in sorted(suites)]
     except OSError as error:
         raise BoardError(f"can't write to {boards}: {error.strerror or error}") from error
     return written
+
+
+def write_ranking(suite: str, boards: Path) -> Path:
+    """Make a suite's ranking anew, under the lock. Returns its file."""
+    with _locked(boards):
+        return _write_ranking(suite, boards)
+
+
+def _write_ranking(suite: str, boards: Path) -> Path:
+    path = boards / f"{suite}.yaml"
+    write_atomically(path, dump_yaml(ranking(suite, boards)))
+    return path
 
 
 def ranking(suite: str, boards: Path) -> Entry:

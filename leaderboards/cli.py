@@ -202,6 +202,9 @@ def submit(
     agent: Annotated[str | None, typer.Option(help="only this row of the suite")] = None,
     code: Annotated[str | None, typer.Option(help="https address of an agent's code")] = None,
     notes: Annotated[str, typer.Option(help="what a reader should know")] = "",
+    url: Annotated[
+        str | None, typer.Option(help="https address of the folder where the files will be")
+    ] = None,
     boards: Annotated[Path, typer.Option(help="folder for the board entries")] = Path(
         "leaderboards/boards"
     ),
@@ -215,13 +218,13 @@ def submit(
 
     submitter = {"name": name, "org": org, "contact": contact}
     about = {"submitter": submitter, "code_url": code, "notes": notes}
-    for entry in (entries := prepare(folder, folder / "submission", about, agent)):
+    for entry in (entries := prepare(folder, folder / "submission", about, agent, url)):
         print(f"wrote {folder / 'submission' / entry['trajectories']['file']['name']}")
     for path in write_entries(entries, boards):
         print(f"wrote {path}")
     print(
-        "Upload the .jsonl.gz files where people can fetch them, put the addresses into the entries "
-        "(trajectories: file: url:), and open a pull request with the YAML files."
+        "Upload the .jsonl.gz files where people can fetch them, say so with --url, and open a pull "
+        "request with the YAML files."
     )
 
 
@@ -265,6 +268,18 @@ def verify(
     if save:
         print(f"wrote {record(case, findings)}")
     print("accepted")
+
+
+@app.command(hidden=True)
+def url(entry: Annotated[Path, typer.Argument(help="an entry's YAML file")]) -> None:
+    """Print where an entry's trajectory file is, for the workflow that verifies it."""
+    from turnbench.envs.errors import BoardError
+    from turnbench.leaderboards.board import read_entry
+
+    file = read_entry(entry)["trajectories"].get("file", {})
+    if "url" not in file:
+        raise BoardError(f"{entry} doesn't say where its trajectory file is (turnbench submit --url)")
+    print(file["url"])
 
 
 @app.command()

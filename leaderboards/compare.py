@@ -13,7 +13,7 @@ from rich.table import Table
 
 from turnbench.envs.errors import ConfigError, LogError
 from turnbench.leaderboards.cells import Cell, tally
-from turnbench.leaderboards.log import difference, read_episodes, read_header
+from turnbench.leaderboards.log import NAME, difference, read_episodes, read_header
 from turnbench.leaderboards.statistics import (
     Difference,
     Discordant,
@@ -61,7 +61,8 @@ class Verdict(NamedTuple):
 
 
 def systems_of(path: Path) -> list[Compared]:
-    """The systems of a run folder or of a trajectory file. Raises LogError."""
+    """The systems of a run folder, of its log, or of a trajectory file. Raises LogError."""
+    path = path.parent if path.name == NAME else path
     if path.is_dir():
         header, episodes = read_header(path), read_episodes(path)
     else:

@@ -13,11 +13,13 @@ from turnbench.leaderboards.log import read_header, read_lines
 from turnbench.leaderboards.trajectories import header_line, write_trajectories
 
 
-def submit(run: Path, out: Path, about: dict[str, Any], row: str | None = None) -> list[Entry]:
+def submit(
+    run: Path, out: Path, about: dict[str, Any], row: str | None = None, url: str | None = None
+) -> list[Entry]:
     """Write each system's trajectories to `out` and return the entries that go with them.
 
     `about` holds the keys that can't be computed: `submitter`, `code_url`, `notes`. `row` chooses one
-    system. Raises LogError, UnknownName, and ConfigError for what is no submission.
+    system; `url` is the https address of the folder where the files will be. Raises LogError, UnknownName, and ConfigError for what is no submission.
     """
     entries = {entry["system"]["name"]: entry for entry in entries_of(run)}
     if row is not None and row not in entries:
@@ -30,6 +32,7 @@ def submit(run: Path, out: Path, about: dict[str, Any], row: str | None = None) 
     for entry in chosen:
         path = out / f"{entry['entry']}.jsonl.gz"
         file = write_trajectories(path, system_lines(run, entry["system"]["name"]))
+        file |= {} if url is None else {"url": f"{url.rstrip('/')}/{path.name}"}
         whole = {**entry, **about, "trajectories": {**entry["trajectories"], "file": file}}
         try:
             made.append(schema.plain(schema.Entry.model_validate(whole)))

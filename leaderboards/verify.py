@@ -22,6 +22,7 @@ from turnbench.leaderboards.board import (
     ranking,
     read_entry,
     verification_path,
+    write_ranking,
 )
 from turnbench.leaderboards.entry import Entry, entry_id, make_entries, track_of
 from turnbench.leaderboards.log import Episode, Key, difference
@@ -109,19 +110,27 @@ def verify(case: Case) -> Iterator[Finding]:
     """One finding a check, until the first that fails."""
     for name, check in CHECKS.items():
         try:
-            yield Finding(name, 0, check(case))
+            yield Finding(name, 0, _line(check(case)))
         except (Rejected, LogError, BoardError) as error:
             failed = getattr(error, "check", None) or name
-            yield Finding(failed, CODES[failed], str(error))
+            yield Finding(failed, CODES[failed], _line(str(error)))
             return
 
 
+def _line(text: str) -> str:
+    """One printable line: what an entry says must not steer a terminal, or a workflow's log."""
+    return "".join(c if c.isprintable() else "?" for c in text)[:1000]
+
+
 def record(case: Case, findings: list[Finding]) -> Path:
-    """Write down that an entry was verified, by which code; its status follows from that."""
+    """Write down that an entry was verified, by which code, and make the ranking anew: the entry's
+    status follows from that.
+    """
     checks = {finding.check: finding.text[:200] for finding in findings}
     found = Verification(entry=entry_digest(case.path), code=code_digest(), checks=checks)
     path = verification_path(case.path)
     write_atomically(path, dump_yaml(found.model_dump()))
+    write_ranking(case.path.parent.name, case.path.parent.parent)
     return path
 
 

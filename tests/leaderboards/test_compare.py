@@ -40,7 +40,7 @@ def test_trajectory_files_compare_like_their_run(played_run: Path, tmp_path: Pat
     notes = {"code_url": "https://example.org/code", "notes": "mine"}
     entries = submit(played_run, tmp_path / "out", {"submitter": {"name": "x"}, **notes})
     files = [tmp_path / "out" / e["trajectories"]["file"]["name"] for e in entries]
-    assert compare(files) == compare([played_run])
+    assert compare(files) == compare([played_run]) == compare([played_run / "log.jsonl"])
 
 
 def test_the_table_tells_all(played_run: Path) -> None:

@@ -10,11 +10,16 @@ import json
 import os
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from turnbench.envs.errors import LogError
+from turnbench.leaderboards.audits import search_fault
 from turnbench.leaderboards.board import write_entries
 from turnbench.leaderboards.entry import make_entries
 from turnbench.leaderboards.log import json_line, parse_header
@@ -493,4 +498,52 @@ def test_a_recorded_verification_makes_the_status(forge: Any) -> None:
     case = forge("plain").case()
     path = record(case, judged(case))
     assert path.parent.name == "verified"
+    (table,) = read_yaml(case.path.parent.parent / "trial.yaml").data["tables"]
+    assert {row["status"] for row in table["rows"]} == {"verified"}
     assert status(read_entry(case.path), case.path) == "verified"
+
+
+def test_what_an_entry_says_cannot_steer_a_terminal(forge: Any) -> None:
+    forged = forge("plain")
+    forged.rows[0]["population"]["\x1b[2J\n::error::x"] = 1
+    lines = [json_line(forged.header), *map(json_line, forged.rows)]
+    forged.entry["trajectories"]["file"] = write_trajectories(forged.file, lines)
+    forged.entry["trajectories"]["raw_bytes"] = sum(map(len, lines))
+    last = judged(forged.case())[-1]
+    assert last.check == "digests" and last.text.isprintable() and "::error::x" in last.text
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_line_is_an_episode_or_a_log_error(good: Path, data: Any) -> None:
+    """Bytes replaced, dropped or put in, anywhere in a real line: nothing else is ever raised."""
+    lines = gzip.decompress(next((good / "out").glob("search*")).read_bytes()).splitlines()
+    line = bytearray(data.draw(st.sampled_from(lines[1:])))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(line)))
+        until = min(len(line), at + data.draw(st.integers(0, 6)))
+        put = st.sampled_from(
+            [b"null", b"-1", b"1e999", b"NaN", b"[]", b"{}", b'"', b"[" * 999, b"9" * 5000]
+        )
+        line[at:until] = data.draw(put | st.binary(max_size=4))
+    with suppress(LogError):
+        parse_episode(bytes(line), "here")
+
+
+@pytest.mark.parametrize("value", [None, -1, 1.5, "x", [], {}, True, 10**30, [[]]])
+def test_any_field_of_any_type_is_an_episode_or_a_log_error(good: Path, value: Any) -> None:
+    """Each value in a real line, one after the other, becomes another."""
+    line = gzip.decompress(next((good / "out").glob("search*")).read_bytes()).splitlines()[1]
+
+    def spots(node: Any) -> Any:
+        for key in node if isinstance(node, dict) else range(len(node)):
+            yield node, key
+            if isinstance(node[key], dict | list):
+                yield from spots(node[key])
+
+    row = json.loads(line)
+    for node, key in list(spots(row)):
+        kept, node[key] = node[key], value
+        with suppress(LogError):
+            search_fault(parse_episode(json_line(row), "here"), "amc", True)
+        node[key] = kept

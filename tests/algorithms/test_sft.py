@@ -289,7 +289,10 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
         ({"model": {**MODEL, "text": [DEMO], "heads": 3}}, "multiple of"),
         ({"data": [DEMO | {"env": "turnbench/TextCroft-v0"}]}, "unknown environment.*TextCraft-v0"),
         ({"data": [DEMO | {"split": "tset"}]}, "unknown TextCraft split.*test"),
-        ({"data": [DEMO | {"options": {"depths": 1}}]}, "unknown option of turnbench/TextCraft-v0 'depths'"),
+        (
+            {"data": [DEMO | {"options": {"depths": 1}}]},
+            "unknown option of turnbench/TextCraft-v0 'depths'",
+        ),
         ({"data": [DEMO | {"options": {"min_depth": 9}}]}, "has no tasks"),
         ({"data": [DEMO | {"demonstrator": "nobody"}]}, "unknown demonstrator"),
     ],

@@ -73,6 +73,10 @@ class Decoding(Protocol):
         """Let all rows go, whatever state an error has left."""
         ...
 
+    def forget(self) -> None:
+        """Let all rows go, and what is kept of past ones."""
+        ...
+
 
 class LaneCache(Cache):
     """Keys and values of many sequences, one a lane, each kept gapless from column 0.
@@ -146,6 +150,11 @@ class Lanes:
         """Let all rows go."""
         self.rows: list[Row] = []
         self.cache = LaneCache(len(self.like) // 2)
+
+    def forget(self) -> None:
+        """Let all rows go, and the states of past ones."""
+        self.reset()
+        self.store = KVStore(self.store.limit)
 
     def add(self, rows: Sequence[Row]) -> Tensor:
         """Read new prompts; each distinct one is read once, and only what the store doesn't hold."""
@@ -261,6 +270,10 @@ class PaddedLanes:
         self._lanes: list[Row] = []
         self._cache: Any = None
         self._mask = torch.empty(0, dtype=torch.long)
+
+    def forget(self) -> None:
+        """Let all rows go; nothing is kept of past ones."""
+        self.reset()
 
     def add(self, rows: Sequence[Row]) -> Tensor:
         """Read the prompts. Only a batch that has ended can be followed by another."""

@@ -47,13 +47,21 @@ def write_text(target: Path, text: str) -> None:
     fresh.replace(target)
 
 
-def save(out: Path, step: int, model: Any, tokenizer: Any, optimizers: Optimizers) -> Path:
-    """Write the checkpoint of `step` and drop those before the last `KEPT`."""
+def save(
+    out: Path,
+    step: int,
+    model: Any,
+    tokenizer: Any,
+    optimizers: Optimizers,
+    also: Callable[[Path], None] = lambda folder: None,
+) -> Path:
+    """Write the checkpoint of `step`, with what `also` writes, and drop those before the last `KEPT`."""
 
     def fill(folder: Path) -> None:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         save_file(_flat(optimizers), folder / "optimizer.safetensors")
+        also(folder)
         (folder / "step.json").write_text(json.dumps({"step": step}), encoding="utf-8")
 
     target = out / "steps" / f"{step:06d}"

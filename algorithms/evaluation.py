@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
+from turnbench.agents.hf import HfModel
 from turnbench.agents.model import Sampling
 from turnbench.agents.react import ReActPolicy
 from turnbench.agents.rollout import Rollout, play
 from turnbench.algorithms.demos import Examples, Source
 from turnbench.algorithms.learner import Learner, collate, draw_row
-from turnbench.algorithms.policy import LivePolicy
 from turnbench.envs import make
 from turnbench.envs.record import Task
 
@@ -39,11 +39,13 @@ def evaluate(model: Any, tokenizer: Any, todo: Evaluation, context: int) -> dict
         losses = [float(learner(*(t.to(device) for t in collate(part, 0.0)))) for part in parts]
     found = {"held_out_loss": float(np.mean(losses))}
     if todo.episodes and todo.source.env:
-        found |= _play(LivePolicy(model, tokenizer, Sampling(max_tokens=todo.max_tokens), context), todo)
+        live = HfModel.of(model.eval(), tokenizer, sampling=Sampling(max_tokens=todo.max_tokens))
+        found |= _play(live, todo)
+        live.close()
     return found
 
 
-def _play(policy: LivePolicy, todo: Evaluation) -> dict[str, float]:
+def _play(policy: HfModel, todo: Evaluation) -> dict[str, float]:
     source = todo.source
     assert source.env is not None
     env = make(source.env, **source.options)

@@ -390,3 +390,22 @@ def test_the_shipped_model_plays():
     for answer in answers:
         np.testing.assert_allclose(answer.logprobs, exact(model, answer), atol=1e-4, rtol=0)
     model.close()
+
+
+def test_a_network_in_memory_is_asked_as_it_stands(checkpoint):
+    loaded = HfModel(checkpoint, sampling=Sampling(max_tokens=6))
+    network = loaded.network
+    live = HfModel.of(network, loaded.tokenizer, sampling=Sampling(max_tokens=6))
+    asked = [
+        Prompt((Message("user", "get 2 oak log and craft 4 stick " * 2),), seed=k) for k in range(5)
+    ]
+    before = live.generate(asked)
+    assert before == loaded.generate(asked)
+    with torch.no_grad():
+        for p in network.parameters():
+            p.mul_(1.5)
+    live.forget()
+    after = live.generate(asked)
+    fresh = HfModel.of(network, loaded.tokenizer, sampling=Sampling(max_tokens=6)).generate(asked)
+    assert after == fresh != before
+    assert all(a.usage.cached_tokens == b.usage.cached_tokens for a, b in zip(after, fresh, strict=True))

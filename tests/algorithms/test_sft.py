@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from turnbench.agents.hf import HfModel
 from turnbench.agents.model import Completion, Message, Prompt, Sampling
 from turnbench.algorithms import trainer
 from turnbench.algorithms.demos import Conversation, Examples, Source, read_conversations
-from turnbench.algorithms.policy import LivePolicy
 from turnbench.algorithms.sft import (
     Learner,
     collate,
@@ -26,7 +26,6 @@ from turnbench.algorithms.sft import (
 )
 from turnbench.algorithms.tokenizer import Encoded, encode, train_tokenizer
 from turnbench.envs.errors import ConfigError, TurnbenchError, UnknownName
-from turnbench.envs.record import Failure
 from turnbench.envs.textcraft import plain, recipe_book, split_tasks
 
 ENV = "turnbench/TextCraft-v0"
@@ -264,7 +263,9 @@ def test_the_result_is_a_model_folder_and_a_start_for_another_run(tmp_path):
     second = train(more | {"checkpoint": str(first), "lr": 0.01}, tmp_path / "second")
     tuned = AutoModelForCausalLM.from_pretrained(second, dtype=torch.float32).eval()
     asked = [Prompt((Message("user", "a"),), seed) for seed in range(5)]
-    answers = LivePolicy(tuned, tokenizer, Sampling(temperature=0, max_tokens=4), 256).generate(asked)
+    answers = HfModel.of(tuned, tokenizer, sampling=Sampling(temperature=0, max_tokens=4)).generate(
+        asked
+    )
     assert {a.text for a in answers} == {"b"}
 
 
@@ -313,7 +314,7 @@ def test_algorithms_are_found_by_name():
 
 def test_samples_have_the_models_own_likelihoods_and_do_not_depend_on_the_batch(small):
     model, tokenizer = small[0].eval(), small[1]
-    policy = LivePolicy(model, tokenizer, Sampling(max_tokens=6), 256)
+    policy = HfModel.of(model, tokenizer, sampling=Sampling(max_tokens=6))
     prompts = [Prompt((Message("user", "get " * n),), seed=n) for n in (1, 9, 4)]
     answers = policy.generate(prompts)
     for prompt, answer in zip(prompts, answers, strict=True):
@@ -325,14 +326,3 @@ def test_samples_have_the_models_own_likelihoods_and_do_not_depend_on_the_batch(
         start = len(answer.prompt_ids)
         exact = [float(logs[start + k - 1, token]) for k, token in enumerate(answer.ids)]
         assert answer.logprobs == pytest.approx(exact, abs=1e-4)
-
-
-def test_greedy_and_nucleus_sampling_and_a_full_context(small):
-    model, tokenizer = small[0].eval(), small[1]
-    prompts = [Prompt((Message("user", "get"),), seed=n) for n in range(6)]
-    greedy = LivePolicy(model, tokenizer, Sampling(temperature=0, max_tokens=4), 256).generate(prompts)
-    narrow = LivePolicy(model, tokenizer, Sampling(top_p=1e-6, max_tokens=4), 256).generate(prompts)
-    free = LivePolicy(model, tokenizer, Sampling(max_tokens=4), 256).generate(prompts)
-    assert len({a.ids for a in greedy + narrow}) == 1 < len({a.ids for a in free})
-    full = LivePolicy(model, tokenizer, Sampling(max_tokens=4), 5).generate(prompts)
-    assert all(isinstance(a, Failure) and "context" in a.message for a in full)

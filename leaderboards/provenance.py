@@ -21,7 +21,7 @@ def provenance(suite: Suite) -> dict[str, Any]:
     return {
         "versions": versions(),
         "code": code_digest(),
-        "worlds": [_world(spec) for spec in suite.envs],
+        "worlds": [world_of(spec) for spec in suite.envs],
         "checkpoints": {name: _checkpoint(spec) for name, spec in suite.models.items()},
     }
 
@@ -52,7 +52,8 @@ def code_digest() -> str:
     return _digest(sorted(sources.items()))
 
 
-def _world(spec: EnvSpec) -> dict[str, Any]:
+def world_of(spec: EnvSpec) -> dict[str, Any]:
+    """What an environment is: a digest of its data, the bounds of a return, and the tasks played."""
     env = make_env(spec)
     try:
         tasks = choose_tasks(spec, env)

@@ -11,11 +11,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import turnbench.agents
 import turnbench.algorithms
+from turnbench.agents.hf import HfModel
 from turnbench.agents.model import Message, Sampling
 from turnbench.agents.react import ReActPolicy
 from turnbench.agents.rollout import Rollout, play
 from turnbench.algorithms.demos import conversation
-from turnbench.algorithms.policy import LivePolicy
 from turnbench.algorithms.sft import read_config
 from turnbench.algorithms.tokenizer import encode
 from turnbench.envs.record import Task
@@ -98,14 +98,15 @@ def test_the_recipe_trains_on_policy_goals_alone():
     assert all(source.env and source.env.startswith("turnbench/TextCraft") for source in settings.data)
 
 
-def test_it_plays(model, tokenizer):
-    policy = LivePolicy(model, tokenizer, Sampling(max_tokens=48), model.config.max_position_embeddings)
+def test_it_plays():
+    shipped = HfModel("turnbench/tiny", sampling=Sampling(max_tokens=48))
     tasks = split_tasks("test")[:31:2]
     rollouts = [
         Rollout.start(TextCraft(max_turns=6), Task("", t, seed=k), np.random.default_rng(k))
         for k, t in enumerate(tasks)
     ]
-    play(rollouts, ReActPolicy(policy, instructions=False))
+    play(rollouts, ReActPolicy(shipped, instructions=False))
+    shipped.close()
     paths = [rollout.finish() for rollout in rollouts]
     assert not [path.failure for path in paths if path.failure]
     assert sum(path.ret for path in paths) >= 2

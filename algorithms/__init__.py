@@ -14,7 +14,15 @@ from typing import Any
 from turnbench.envs.errors import ConfigError, UnknownName
 
 ALGORITHMS: dict[str, str] = {
+    "dapo": "turnbench.algorithms.grpo:train_dapo",
+    "gigpo": "turnbench.algorithms.grpo:train_gigpo",
+    "grpo": "turnbench.algorithms.grpo:train",
+    "gspo": "turnbench.algorithms.grpo:train_gspo",
+    "mpo": "turnbench.algorithms.mpo:train",
+    "ppo": "turnbench.algorithms.ppo:train",
+    "sao": "turnbench.algorithms.ppo:train_sao",
     "sft": "turnbench.algorithms.sft:train",
+    "turn_ppo": "turnbench.algorithms.ppo:train_turn_ppo",
 }
 
 

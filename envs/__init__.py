@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from turnbench.envs.core import TextEnv
 
 ENVS: dict[str, str] = {
+    "turnbench/ScienceWorld-v0": "turnbench.envs.sciworld:ScienceWorld",
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft:TextCraft",
+    "turnbench/TextCraftMadeUp-v0": "turnbench.envs.textcraft_made_up:MadeUpTextCraft",
     "turnbench/Toy-v0": "turnbench.envs.toy:Toy",
+    "turnbench/WebShop-v0": "turnbench.envs.webshop:WebShop",
 }
 
 for _id, _entry in ENVS.items():  # so that `gymnasium.make` knows them too

@@ -23,6 +23,7 @@ COMMANDS = [
     "site",
     "schema",
     "train",
+    "credit",
 ]
 
 

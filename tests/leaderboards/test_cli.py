@@ -24,6 +24,7 @@ COMMANDS = [
     "site",
     "schema",
     "train",
+    "credit",
 ]
 
 

@@ -93,6 +93,9 @@ def _sampled(population: Population, episode: Episode) -> float:
 
 SELECTORS: dict[str, Callable[[Population, Episode], float]] = {
     "oracle_max": lambda population, _: core.oracle_max(population),
+    "oracle_ever": lambda population, _: core.oracle_ever(population),
+    "top_5_mean": lambda population, _: core.top_k_mean(population),
+    "max_score": lambda population, _: core.max_score(population),
     "max_weight": lambda population, _: core.max_weight(population),
     "sample_by_weight": _sampled,
     "population_mean": lambda population, _: core.population_mean(population),

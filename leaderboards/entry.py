@@ -65,6 +65,8 @@ def make_entries(
     made = []
     for name, spec in suite.agents.items():
         system = {"name": name, **suite.system(name), "checkpoint": checkpoints.get(spec.model)}
+        if (value := f"{name}'s value") in checkpoints:
+            system["value"] = checkpoints[value]
         mine = [cells[name, k] for k in range(len(suite.envs))]
         computed = {**_entry(suite, system, mine, worlds, about), **about}
         made.append(_checked({**computed, "trajectories": digests[name].to_json()}, source))

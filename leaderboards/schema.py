@@ -50,6 +50,7 @@ class SystemSpec(Strict):
     options: dict[str, Any]
     model: dict[str, Any] | None
     checkpoint: Hex16 | None = Field(description="digest of a local model's folder")
+    value: Hex16 | None = Field(None, description="digest of a value function's folder")
 
 
 class Score(Strict):
@@ -122,6 +123,7 @@ class Compute(Strict):
     replayed_steps: Natural
     forks: Natural
     cache_hits: Natural
+    shared_tokens: Natural
     episode_seconds: Annotated[Number, Field(ge=0)]
 
 

@@ -179,6 +179,7 @@ class _UsageRow(TypedDict):
     replayed_steps: _Count
     forks: _Count
     cache_hits: _Count
+    shared_tokens: _Count
 
 
 @_strict

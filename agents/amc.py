@@ -1,25 +1,25 @@
 """Agentic Monte Carlo: sequential Monte Carlo over a black-box model's trajectories.
 
 Hwang et al., "Agentic Monte Carlo" (ICML 2026), algorithm 1. Particles are rollouts, the proposal is
-the model itself, and the target tilts it by exp(return / beta). With f(s) the future value of a
-state in units of reward, a particle's weight between two weightings at turns j < t grows by (eq. 4,
-telescoped)
+the model itself, and the target tilts it by exp(return / beta). With R(s) the estimated return of
+the whole episode (rewards so far plus the future value, in units of reward), a particle's weight
+between two weightings at turns j < t grows by (eq. 4, telescoped)
 
-    log w += ( rewards collected in (j, t]  +  f(s_t) - f(s_j) ) / beta
+    log w += ( R(s_t) - R(s_j) ) / beta
 
-so the value function is asked at weightings only. f is 0 where an episode has ended, and is taken
-as 0 at the start, where it is the same for all. Differences from the released code: accumulated
+so the value function is asked at weightings only. R is the true return where an episode has ended,
+and 0 at the start, where it is the same for all. Differences from the released code: accumulated
 weights are kept when no resampling happens, the last weighting is never left out, weights stay
 logarithms, and every copy is an environment of its own.
 
-The posterior tilts the environment's luck as well: it is the KL-optimal policy's only where the
-world is deterministic.
+All particles play the same task under the same seed, so they share the world's luck. Were each to
+have its own, the posterior would tilt that as well, and be the KL-optimal policy's no longer.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,33 +28,34 @@ from turnbench.agents.model import Model
 from turnbench.agents.react import ReActPolicy
 from turnbench.agents.resampling import Resampler, Weights, resampler
 from turnbench.agents.rollout import Rollout, finish_all, start_many
-from turnbench.agents.values import Value, make_value
+from turnbench.agents.values import Value, estimates, make_value
 from turnbench.envs.core import TextEnv
 from turnbench.envs.errors import ConfigError
 from turnbench.envs.record import Task, Trajectory
 
-# Turns after which the paper resamples, cross-validated there (section 5; papers' horizon 10 or 20).
+# Turns after which the paper resamples, cross-validated there (section 5; its horizon is 10 or 20).
 PAPER_STEPS = {
     "turnbench/WebShop-v0": (6,),
     "turnbench/ScienceWorld-v0": (4, 12),
     "turnbench/TextCraft-v0": (4,),
 }
+SELECT = ("max_weight", "max_value", "sample", "oracle")
 
 
 @dataclass(slots=True)
 class Cloud:
-    """The particles, their weights, and what each was worth when it was last weighed."""
+    """The particles, their weights, and the return each was estimated at when it was last weighed."""
 
     particles: list[Rollout]
     weights: Weights
-    worth: list[float]
+    returns: list[float]
     log_evidence: float = 0.0
     resamplings: list[Resampling] = field(default_factory=list)
     discarded: list[Trajectory] = field(default_factory=list)
 
     @classmethod
     def start(cls, particles: list[Rollout]) -> "Cloud":
-        """Equal weights; nobody is worth anything yet."""
+        """Equal weights; the return that all expect at the start is taken as 0."""
         return cls(particles, Weights.uniform(len(particles)), [0.0] * len(particles))
 
     @property
@@ -64,18 +65,22 @@ class Cloud:
 
     @property
     def lost(self) -> bool:
-        """Whether every particle has failed."""
-        return all(particle.failure is not None for particle in self.particles)
+        """Whether no particle is left that says anything about the model."""
+        return all(particle.missing for particle in self.particles)
 
 
 class AMC:
     """N particles, steered by a value function.
 
-    `value`: a Value or the name of one (agents/values.py). `beta`: how sharply returns tilt the
-    model, in units of reward: small is sharp. `resample_at`: turns after which to weigh and
-    resample; "every" turn; "ess" for whenever the effective sample size falls below `ess_below` x N;
-    None for the paper's turns. `select`: which particle is submitted: that of the largest weight, one
-    drawn by weight, or (an oracle) that of the highest true return. The rest are ReActPolicy's.
+    `value`: the name or folder of a value function (agents/values.py), or its mapping. `beta`: how
+    sharply returns tilt the model, in units of reward: small is sharp. `resample_at`: turns after
+    which to weigh and resample; "every" turn; "ess" for whenever the effective sample size falls below
+    `ess_below` x N; None for the paper's turns. `rewards`: "true" weighs an ended path by its true
+    return, as the paper does (an oracle); "estimated" leaves that to the value function as well.
+    `select`: which particle is submitted: that of the largest weight, that of the highest estimated
+    return, one drawn by weight, or (an oracle) that of the highest true return. A particle whose
+    environment or model failed is dropped: it keeps its place and cause, without weight. Other
+    options are ReActPolicy's.
     """
 
     def __init__(
@@ -83,12 +88,13 @@ class AMC:
         model: Model,
         *,
         n: int = 15,
-        value: Value | str = "constant",
+        value: Value | str | Mapping[str, Any] = "constant",
         beta: float = 1.0,
         resample_at: Sequence[int] | Literal["every", "ess"] | None = None,
         ess_below: float = 0.5,
         resampling: str = "multinomial",
-        select: Literal["max_weight", "sample", "oracle"] = "max_weight",
+        rewards: Literal["true", "estimated"] = "true",
+        select: Literal["max_weight", "max_value", "sample", "oracle"] = "max_weight",
         style: Literal["plain", "thought"] = "plain",
         instructions: bool = True,
         history: int | None = None,
@@ -96,16 +102,20 @@ class AMC:
     ) -> None:
         if n < 1 or not beta > 0:
             raise ConfigError(f"n is {n} and beta is {beta}; n must be at least 1 and beta above 0")
-        if select not in ("max_weight", "sample", "oracle"):
-            raise ConfigError(f"select is {select!r}; it must be max_weight, sample or oracle")
-        if isinstance(resample_at, str) and resample_at not in ("every", "ess"):
-            raise ConfigError(f"resample_at is {resample_at!r}; it must be turns, every, ess or null")
-        self.n, self.beta, self.select = n, beta, select
-        self.resample_at, self.ess_below = resample_at, ess_below
-        self.value = make_value(value) if isinstance(value, str) else value
+        if not 0 < ess_below <= 1:
+            raise ConfigError(f"ess_below is {ess_below}; it must be above 0 and at most 1")
+        for name, given, known in (
+            ("select", select, SELECT),
+            ("rewards", rewards, ("true", "estimated")),
+        ):
+            if given not in known:
+                raise ConfigError(f"{name} is {given!r}; it must be one of {', '.join(known)}")
+        self.n, self.beta, self.rewards, self.select = n, beta, rewards, select
+        self.resample_at, self.ess_below = _resample_at(resample_at), ess_below
+        self.value = make_value(value, model)
         self.resampler: Resampler = resampler(resampling)
         self.policy = ReActPolicy(model, style, instructions, history, reasoning)
-        oracle = select == "oracle" or self.value.oracle
+        oracle = rewards == "true" or select == "oracle" or self.value.oracle
         self.privileges: tuple[str, ...] = ("oracle",) if oracle else ()
 
     def solve(self, env: TextEnv, task: Task, rng: np.random.Generator) -> Population:
@@ -125,28 +135,35 @@ class AMC:
 
     def _propose(self, cloud: Cloud) -> None:
         """Sample an action for each live particle, in one batch, and play it."""
-        for particle, move in zip(cloud.live, self.policy.act(cloud.live), strict=True):
+        live = cloud.live
+        for particle, move in zip(live, self.policy.act(live), strict=True):
             particle.advance(move)
 
     def _weigh(self, cloud: Cloud) -> None:
-        """Eq. 4, telescoped since the last weighting. A failed particle is dropped."""
+        """Eq. 4, telescoped since the last weighting. A missing particle is dropped."""
         if cloud.lost:
             return
-        worth = self._worth(cloud)
+        returns = self._returns(cloud)
         factors = [
-            -math.inf if particle.failure else (now - before) / self.beta
-            for particle, now, before in zip(cloud.particles, worth, cloud.worth, strict=True)
+            -math.inf if particle.missing else self._log_factor(now - before)
+            for particle, now, before in zip(cloud.particles, returns, cloud.returns, strict=True)
         ]
-        cloud.weights, cloud.worth = cloud.weights.times(factors), worth
+        cloud.weights, cloud.returns = cloud.weights.times(factors), returns
 
-    def _worth(self, cloud: Cloud) -> list[float]:
-        """Rewards so far plus the future value, which is 0 for a particle that has ended."""
-        live = cloud.live
-        futures = dict(zip(map(id, live), self.value.future(live) if live else (), strict=True))
-        if not all(map(math.isfinite, futures.values())):
-            raise ConfigError(f"the value function returned {list(futures.values())}")
-        rewards = (math.fsum(turn.reward for turn in p.turns) for p in cloud.particles)
-        return [r + futures.get(id(p), 0.0) for r, p in zip(rewards, cloud.particles, strict=True)]
+    def _log_factor(self, gain: float) -> float:
+        if not math.isfinite(gain / self.beta):
+            raise ConfigError(f"beta is {self.beta:g}: too small for a change of {gain:g} in the return")
+        return gain / self.beta
+
+    def _returns(self, cloud: Cloud) -> list[float]:
+        """The true return of what has ended, unless it is to be estimated; estimates for the rest."""
+        asked = [
+            particle
+            for particle in cloud.particles
+            if not (particle.missing or (particle.over and self.rewards == "true"))
+        ]
+        known = dict(zip(map(id, asked), estimates(self.value, asked), strict=True))
+        return [known.get(id(particle), particle.ret) for particle in cloud.particles]
 
     def _resample(self, cloud: Cloud, turn: int, rng: np.random.Generator, mine: TextEnv) -> None:
         """Draw N parents by weight; the first child of a parent is the parent, the others fork it."""
@@ -155,58 +172,100 @@ class AMC:
         parents = [int(k) for k in self.resampler(cloud.weights.normalised, rng)]
         cloud.resamplings.append(Resampling(turn, tuple(parents), cloud.weights.logs))
         cloud.log_evidence += cloud.weights.log_mean
-        gone = [p for k, p in enumerate(cloud.particles) if k not in parents]
-        cloud.discarded += finish_all(gone, mine)
-        first = {parent: child for child, parent in reversed(list(enumerate(parents)))}
-        old = cloud.particles
+        old, first = cloud.particles, {parent: k for k, parent in reversed(list(enumerate(parents)))}
+        gone = [particle for k, particle in enumerate(old) if k not in first]
+        cloud.discarded += finish_all(gone, mine, others=[old[k] for k in first])
         cloud.particles = [
-            old[parent] if first[parent] == child else old[parent].fork()
-            for child, parent in enumerate(parents)
+            old[parent] if first[parent] == k else old[parent].fork() for k, parent in enumerate(parents)
         ]
-        cloud.worth = [cloud.worth[parent] for parent in parents]
+        cloud.returns = [cloud.returns[parent] for parent in parents]
         cloud.weights = Weights.uniform(self.n)
 
     def _population(self, cloud: Cloud, rng: np.random.Generator, mine: TextEnv) -> Population:
         paths = finish_all(cloud.particles, mine)
+        scores = [-math.inf if p.missing else r for p, r in zip(paths, cloud.returns, strict=True)]
+        true = self.rewards == "true" and not cloud.lost
         return Population(
             paths,
-            0 if cloud.lost else self._choose(paths, cloud.weights, rng),
+            0 if cloud.lost else self._choose(paths, cloud.weights, scores, rng),
             cloud.weights.logs,
-            resamplings=tuple(cloud.resamplings),
-            discarded=tuple(cloud.discarded),
-            log_evidence=None if cloud.lost else cloud.log_evidence + cloud.weights.log_mean,
+            tuple(scores),
+            self.value.usage,
+            tuple(cloud.resamplings),
+            tuple(cloud.discarded),
+            cloud.log_evidence + cloud.weights.log_mean if true else None,
+            self.value.fallbacks,
         )
 
-    def _choose(self, paths: Sequence[Trajectory], weights: Weights, rng: np.random.Generator) -> int:
+    def _choose(
+        self,
+        paths: Sequence[Trajectory],
+        weights: Weights,
+        scores: Sequence[float],
+        rng: np.random.Generator,
+    ) -> int:
         match self.select:
             case "sample":
                 return int(rng.choice(self.n, p=weights.normalised))
             case "oracle":
-                scores = [-math.inf if path.failure else path.ret for path in paths]
+                return int(np.argmax([-math.inf if path.missing else path.ret for path in paths]))
+            case "max_value":
                 return int(np.argmax(scores))
         return int(np.argmax(weights.logs))
 
     def _schedule(self, env: TextEnv, task: Task) -> "Schedule":
-        if self.resample_at == "every" or self.resample_at == "ess":
-            below = math.inf if self.resample_at == "every" else self.ess_below * self.n
-            return Schedule(None, below)
-        default = PAPER_STEPS.get(task.env, (max(1, round(0.4 * env.max_turns)),))
-        turns = default if self.resample_at is None else tuple(self.resample_at)
-        if not all(0 < turn < env.max_turns for turn in turns):
-            raise ConfigError(f"resample_at is {list(turns)}, but an episode has {env.max_turns} turns")
-        return Schedule(turns, math.inf)
+        """When to weigh and resample in this world; refuses what can't be played at all."""
+        self.value.check(task.env)
+        schedule = self._wanted(env, task)
+        if schedule.turns and self.n > 1:
+            refuse_unforkable(env, task)
+        return schedule
+
+    def _wanted(self, env: TextEnv, task: Task) -> "Schedule":
+        horizon = env.max_turns
+        match self.resample_at:
+            case None:
+                fitting = [turn for turn in PAPER_STEPS.get(task.env, ()) if turn < horizon]
+                return Schedule(fitting or [turn for turn in (round(0.4 * horizon),) if turn], math.inf)
+            case "every":
+                return Schedule(range(1, horizon), math.inf)
+            case "ess":
+                return Schedule(range(1, horizon), self.ess_below * self.n)
+        if not all(turn < horizon for turn in self.resample_at):
+            raise ConfigError(
+                f"resample_at is {list(self.resample_at)}, but an episode of {task.env} has {horizon} "
+                "turns, the last of which is always weighed"
+            )
+        return Schedule(self.resample_at, math.inf)
 
 
 class Schedule(NamedTuple):
-    """When to weigh (None: after every turn), and below which effective sample size to resample."""
+    """After which turns to weigh, and below which effective sample size to resample then."""
 
-    turns: tuple[int, ...] | None
+    turns: Sequence[int]
     ess_below: float
 
     def weigh(self, turn: int) -> bool:
         """Whether to weigh after this many turns."""
-        return self.turns is None or turn in self.turns
+        return turn in self.turns
 
     def resample(self, weights: Weights) -> bool:
         """Whether these weights call for resampling."""
         return weights.ess < self.ess_below
+
+
+def refuse_unforkable(env: TextEnv, task: Task) -> None:
+    """Raise ConfigError where search by copies isn't possible."""
+    if not env.can_fork:
+        raise ConfigError(
+            f"{task.env} can't be forked (its can_fork is False), which this agent needs: "
+            "take best_of_n, or n: 1"
+        )
+
+
+def _resample_at(given: Any) -> tuple[int, ...] | Literal["every", "ess"] | None:
+    if given is None or given == "every" or given == "ess":
+        return given  # type: ignore[no-any-return]
+    if isinstance(given, str) or not all(type(turn) is int and turn > 0 for turn in given):
+        raise ConfigError(f"resample_at is {given!r}; it must be a list of turns, every, ess or null")
+    return tuple(given)

@@ -20,9 +20,9 @@ import openai
 
 from turnbench.agents.cache import ResponseCache
 from turnbench.agents.loop import BackgroundLoop
-from turnbench.agents.model import Answer, Completion, Prompt, Sampling
+from turnbench.agents.model import Answer, Completion, Message, Prompt, Sampling
 from turnbench.agents.prices import load_prices
-from turnbench.agents.replies import Raw, Refused, Retry, read_answer, read_error
+from turnbench.agents.replies import Raw, Refused, Retry, read_answer, read_error, split_choices
 from turnbench.agents.retry import pause
 from turnbench.envs.core import clean
 from turnbench.envs.errors import ConfigError, ModelError
@@ -47,6 +47,9 @@ class ApiModel:
     `prices`: a YAML price table instead of the one that comes along.
     `cache`: a folder; answers found there are not asked for again (agents/cache.py). They count as
     model calls with their tokens, cost nothing, and are counted as `cache_hits`.
+    `share`: ask for the samples of one conversation (all particles of a search at its start, copies
+    after a resampling) in one call with `n`, so that their prompt is paid for once. Only the first
+    sample's seed is sent then. A server that answers once all the same is asked one by one.
     `extra`: further fields of the request, such as reasoning_effort. A field set to null is not
     sent: `{temperature: null}` for a model that accepts no temperature.
 
@@ -68,6 +71,7 @@ class ApiModel:
         logprobs: bool = False,
         prices: str | None = None,
         cache: str | None = None,
+        share: bool = False,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         if not (timeout > 0 and max_retries >= 0 and max_in_flight >= 1):
@@ -75,7 +79,7 @@ class ApiModel:
         self.model, self.name, self.sampling = model, name or model, sampling
         self.endpoint = _endpoint(base_url)
         self.timeout, self.max_retries, self.logprobs = timeout, max_retries, logprobs
-        self.extra = _extra(extra or {})
+        self.share, self.extra = share, _extra(extra or {})
         self.price = load_prices(prices).get(model)
         self._key_env, self._key = api_key_env, _key(api_key_env, self.endpoint)
         self._limit = "max_tokens"
@@ -168,30 +172,43 @@ class ApiModel:
     # --- on the loop -----------------------------------------------------------------------------
 
     async def _answer_all(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Answer]:
-        """All answers, one call a prompt. (Samples of one conversation could share a call here.)"""
+        """All answers: one call a prompt, or a conversation where samples share calls."""
         batch = asyncio.current_task()
         self._batches.add(batch)
-        calls = [asyncio.ensure_future(self._answer(prompt, sampling)) for prompt in prompts]
+        groups = _groups(prompts, self.share)
+        calls = [asyncio.ensure_future(self._answer([prompts[k] for k in g], sampling)) for g in groups]
         try:
-            return await asyncio.gather(*calls)
+            answers = await asyncio.gather(*calls)
         finally:
             for call in calls:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
             self._batches.discard(batch)
+        pairs = zip(groups, answers, strict=True)
+        placed = {k: answer for g, found in pairs for k, answer in zip(g, found, strict=True)}
+        return [placed[k] for k in range(len(prompts))]
 
-    async def _answer(self, prompt: Prompt, sampling: Sampling) -> Answer:
+    async def _answer(self, group: Sequence[Prompt], sampling: Sampling) -> list[Answer]:
+        """The samples of one conversation."""
         async with self._slots:
-            reply = await self._insist(prompt, sampling)
+            reply = await self._insist(group, sampling)
         if isinstance(reply, Refused):
             raise ModelError(self._advice(reply))
-        return reply
+        if isinstance(reply, Failure):
+            return [reply] * len(group)
+        if len(reply) == len(group):
+            return reply
+        self.share = False  # the server took no notice of `n`
+        rest = [await self._answer([prompt], sampling) for prompt in group[len(reply) :]]
+        return [*reply, *(answer for (answer,) in rest)]
 
-    async def _insist(self, prompt: Prompt, sampling: Sampling) -> Answer | Refused:
+    async def _insist(
+        self, group: Sequence[Prompt], sampling: Sampling
+    ) -> list[Answer] | Failure | Refused:
         """Ask until the reply is final, or no try or no time is left."""
         deadline, tries = time.monotonic() + self.timeout, 0
         while True:
-            reply = await self._ask(prompt, sampling, deadline)
+            reply = await self._ask(group, sampling, deadline)
             if not isinstance(reply, Retry):
                 return reply
             wait = pause(tries, reply.after, self._jitter)
@@ -202,29 +219,40 @@ class ApiModel:
             await asyncio.sleep(wait)
 
     async def _ask(
-        self, prompt: Prompt, sampling: Sampling, deadline: float
-    ) -> Answer | Retry | Refused:
+        self, group: Sequence[Prompt], sampling: Sampling, deadline: float
+    ) -> list[Answer] | Failure | Retry | Refused:
         """One try; a second request where the server wants the length limit by its newer name."""
-        reply = await self._once(prompt, sampling, deadline)
+        reply = await self._once(group, sampling, deadline)
         if isinstance(reply, Refused) and reply.field == "max_tokens" and NEWER_LIMIT in reply.cause:
             self._limit = NEWER_LIMIT
-            return await self._once(prompt, sampling, deadline)
+            return await self._once(group, sampling, deadline)
         return reply
 
     async def _once(
-        self, prompt: Prompt, sampling: Sampling, deadline: float
-    ) -> Answer | Retry | Refused:
-        body = self._body(prompt, sampling)
+        self, group: Sequence[Prompt], sampling: Sampling, deadline: float
+    ) -> list[Answer] | Failure | Retry | Refused:
+        """As many answers as the server gave, at most one a prompt; or what went wrong with all."""
+        body = self._body(group[0], sampling) | ({"n": len(group)} if len(group) > 1 else {})
         raw = await self._post(body, deadline)
         if isinstance(raw, Retry):
             return raw
         if raw.status >= 300:
             return self._redacted(read_error(raw, body.keys() - {"model", "messages"}))
-        reply = read_answer(raw.text, self.logprobs, self.price)
-        if not isinstance(reply, Completion):
-            return self._redacted(reply)
+        answers: list[Answer] = []
+        for prompt, text in zip(group, split_choices(raw.text, len(group)), strict=False):
+            reply = read_answer(text, self.logprobs, self.price)
+            if isinstance(reply, Retry | Refused):
+                return self._redacted(reply)
+            answers.append(self._kept(prompt, sampling, reply, text))
+        return answers
+
+    def _kept(
+        self, prompt: Prompt, sampling: Sampling, reply: Completion | Failure, text: str
+    ) -> Answer:
+        if isinstance(reply, Failure):
+            return replace(reply, message=self._redact(reply.message))
         if self._cache is not None:
-            self._cache.put(self._request(prompt, sampling), raw.text)
+            self._cache.put(self._request(prompt, sampling), text)
         self._watch(reply)
         return reply
 
@@ -301,6 +329,16 @@ class ApiModel:
                 "models that think first need more",
                 stacklevel=2,
             )
+
+
+def _groups(prompts: Sequence[Prompt], share: bool) -> list[list[int]]:
+    """Indices of the prompts that are asked together."""
+    if not share:
+        return [[k] for k in range(len(prompts))]
+    found: dict[tuple[Message, ...], list[int]] = {}
+    for k, prompt in enumerate(prompts):
+        found.setdefault(prompt.messages, []).append(k)
+    return list(found.values())
 
 
 def _extra(fields: Mapping[str, Any]) -> Json:

@@ -40,11 +40,11 @@ class BestOfN:
         self.privileges: tuple[str, ...] = ("oracle",) if self.scorer.oracle else ()
 
     def solve(self, env: TextEnv, task: Task, rng: np.random.Generator) -> Population:
-        """Play the task N times and choose. Failed paths are never chosen while another is left."""
+        """Play the task N times and choose. Missing paths are never chosen while another is left."""
         rollouts = start_many(env, task, rng, self.n)
         play(rollouts, self.policy)
         paths = finish_all(rollouts, env)
-        whole = [k for k, path in enumerate(paths) if path.failure is None]
+        whole = [k for k, path in enumerate(paths) if not path.missing]
         scores = [-math.inf] * self.n
         for k, score in zip(whole, self.scorer.score([paths[k] for k in whole], rng), strict=True):
             scores[k] = score

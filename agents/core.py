@@ -33,8 +33,8 @@ class Population:
     """What an agent returns: paths, their log-weights (up to a constant), and the one it submits.
 
     `scores` holds the selecting scorer's numbers, one a path, where there was one. Search by
-    resampling also tells its genealogy, the paths it gave up (as far as they went), and its estimate
-    of log E exp(return / beta).
+    resampling also tells its genealogy, the paths it gave up (as far as they went), its estimate of
+    log E exp(return / beta), and how many value estimates had to be replaced by a fallback.
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -45,6 +45,7 @@ class Population:
     resamplings: tuple[Resampling, ...] = ()
     discarded: tuple[Trajectory, ...] = ()
     log_evidence: float | None = None
+    fallbacks: int = 0
 
     def __post_init__(self) -> None:
         size = len(self.trajectories)
@@ -76,9 +77,12 @@ def population_to_json(population: Population) -> Json:
         row["resamplings"] = [
             [t, p, [_number(w) for w in logs]] for t, p, logs in population.resamplings
         ]
+    if population.discarded:
         row["discarded"] = [trajectory_to_json(t) for t in population.discarded]
     if population.log_evidence is not None:
         row["log_evidence"] = _number(population.log_evidence)
+    if population.fallbacks:
+        row["fallbacks"] = population.fallbacks
     return row
 
 
@@ -94,6 +98,7 @@ def population_from_json(row: Json) -> Population:
         tuple(Resampling(t, tuple(p), _numbers(w)) for t, p, w in row.get("resamplings", ())),
         tuple(trajectory_from_json(t, task) for t in row.get("discarded", ())),
         float(row["log_evidence"]) if "log_evidence" in row else None,
+        row.get("fallbacks", 0),
     )
 
 
@@ -142,12 +147,35 @@ def _returns(population: Population) -> Sequence[float]:
 
 def oracle_max(population: Population) -> float:
     """The highest true return of all paths: pass@N, and what AMC's tables report."""
-    return max(t.ret for t in population.trajectories if not t.missing)
+    return top_k_mean(population, 1)
+
+
+def top_k_mean(population: Population, k: int = 5) -> float:
+    """The mean of the k highest true returns (AMC's table 12 has the top 5 of 15): an oracle."""
+    highest = sorted((t.ret for t in population.trajectories if not t.missing), reverse=True)[:k]
+    return math.fsum(highest) / len(highest)
+
+
+def oracle_ever(population: Population) -> float:
+    """The highest true return of all paths, those that resampling gave up included.
+
+    AMC's published TextCraft figures are of this kind; without resampling it is `oracle_max`.
+    """
+    given_up = [t.ret for t in population.discarded if not t.missing]
+    return max(oracle_max(population), *given_up) if given_up else oracle_max(population)
 
 
 def max_weight(population: Population) -> float:
     """The return of the path with the largest weight (the first of equals)."""
     return _returns(population)[int(np.argmax(_weights(population)))]
+
+
+def max_score(population: Population) -> float:
+    """The return of the path with the highest score; of the submitted one where nothing was scored."""
+    if not population.scores:
+        return population.best.ret
+    scores = np.where([t.missing for t in population.trajectories], -np.inf, population.scores)
+    return _returns(population)[int(np.argmax(scores))]
 
 
 def sample_by_weight(population: Population, rng: np.random.Generator) -> float:

@@ -46,7 +46,8 @@ class KVStore:
         """Keep the states of a sequence of at least a block. One that it extends is given up for it."""
         size = kv.numel() * kv.element_size()
         entry, length = self._match(ids)
-        known = entry is not None and length == len(ids)
+        # Of many sequences alike only some are compared, so that `ids` itself may not be among them.
+        known = ids in self._entries or (entry is not None and length == len(ids))
         if known or size > self.limit or len(ids) < BLOCK:
             return
         if entry is not None and length == len(entry.ids):

@@ -109,6 +109,35 @@ def read_answer(
     return _with_logprobs(done, data, choice) if logprobs else done
 
 
+SHARED = "turnbench_shared_tokens"  # a field of our own in a reply that was split
+
+
+def split_choices(text: str, count: int) -> list[str]:
+    """A reply with several choices as up to `count` replies with one; as it is where it has one.
+
+    The first is billed for the prompt, which the server has read once; completion tokens, of which it
+    tells the sum alone, are shared out evenly.
+    """
+    data = _parse(text)
+    choices = data.get("choices") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(choices, list) or len(choices) < 2:
+        return [text]
+    kept = choices[:count]
+    bill = data.get("usage") if isinstance(data.get("usage"), dict) else None
+    total = _count(bill.get("completion_tokens")) if bill else 0
+    parts = []
+    for k, choice in enumerate(kept):
+        part = {**data, "choices": [choice]}
+        if bill and "completion_tokens" in bill:
+            share = (total * (k + 1)) // len(kept) - (total * k) // len(kept)
+            part["usage"] = {**bill, "completion_tokens": share}
+            if k:
+                shared = _count(bill.get("prompt_tokens"))
+                part["usage"] = {"prompt_tokens": 0, "completion_tokens": share, SHARED: shared}
+        parts.append(json.dumps(part))
+    return parts
+
+
 # --- parts of a reply -------------------------------------------------------------------------------
 
 
@@ -142,7 +171,7 @@ def _usage(row: Any, price: Price | None) -> Usage:
         cached = row.get("prompt_cache_hit_tokens")
     prompt, hit, completion = map(_count, (row["prompt_tokens"], cached, row["completion_tokens"]))
     cost = None if price is None else price.cost(prompt, hit, completion)
-    return Usage(1, prompt, hit, completion, cost)
+    return Usage(1, prompt, hit, completion, cost, shared_tokens=_count(row.get(SHARED)))
 
 
 def _count(value: Any) -> int:

@@ -14,6 +14,7 @@ from turnbench.envs.errors import UnknownName
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
+BELOW_ONE = np.nextafter(1.0, 0.0)  # (N - 1 + u) / N can round to 1 for u below 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,12 @@ class Weights:
 
 def multinomial(weights: Floats, rng: np.random.Generator) -> Indices:
     """N independent draws. `weights` [N] sum to 1; returns the N parents in ascending order."""
-    return _invert(np.sort(rng.random(len(weights))), weights)
+    return draw(weights, len(weights), rng)
+
+
+def draw(weights: Floats, count: int, rng: np.random.Generator) -> Indices:
+    """`count` independent draws with replacement, in ascending order."""
+    return _invert(np.sort(rng.random(count)), weights)
 
 
 def stratified(weights: Floats, rng: np.random.Generator) -> Indices:
@@ -89,9 +95,7 @@ def residual(weights: Floats, rng: np.random.Generator) -> Indices:
     counts = sure
     if rest:
         left = np.clip(expected - sure, 0, None)
-        counts = sure + np.bincount(
-            _invert(np.sort(rng.random(rest)), left / left.sum()), minlength=size
-        )
+        counts = sure + np.bincount(draw(left, rest, rng), minlength=size)
     return np.repeat(np.arange(size), counts)
 
 
@@ -99,7 +103,8 @@ def _invert(uniforms: Floats, weights: Floats) -> Indices:
     """The inverse of the cumulative weights at sorted `uniforms`; never a particle of weight 0."""
     edges = np.cumsum(weights)
     edges /= edges[-1]  # rounding must not leave a gap below 1
-    return np.searchsorted(edges, uniforms, side="right")
+    parents: Indices = np.searchsorted(edges, np.minimum(uniforms, BELOW_ONE), side="right")
+    return parents
 
 
 Resampler = Callable[[Floats, np.random.Generator], Indices]

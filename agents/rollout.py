@@ -1,6 +1,7 @@
 """Rollout: a live path, which is also the particle of search; `play` advances many to their ends."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -58,6 +59,16 @@ class Rollout:
     def over(self) -> bool:
         """Whether nothing more can be played."""
         return self.failure is not None or self.env.over
+
+    @property
+    def missing(self) -> bool:
+        """Whether this path says nothing about the agent (environment or infrastructure failed)."""
+        return self.failure is not None and self.failure.outcome in MISSING
+
+    @property
+    def ret(self) -> float:
+        """The rewards collected so far."""
+        return math.fsum(turn.reward for turn in self.turns)
 
     def advance(self, move: Move | Failure) -> None:
         """Play one turn, or end with the failure to make one."""
@@ -130,9 +141,16 @@ def play(rollouts: Sequence[Rollout], policy: Policy) -> None:
             rollout.advance(move)
 
 
-def finish_all(rollouts: Sequence[Rollout], mine: TextEnv) -> tuple[Trajectory, ...]:
-    """The records of all rollouts; closes every environment but `mine`, which is the caller's."""
-    for rollout in rollouts:
-        if rollout.env is not mine:
-            rollout.env.close()
-    return tuple(rollout.finish() for rollout in rollouts)
+def finish_all(
+    rollouts: Sequence[Rollout], mine: TextEnv, others: Collection[Rollout] = ()
+) -> tuple[Trajectory, ...]:
+    """The records of all rollouts; closes their environments, each once.
+
+    `mine`, which is the caller's, stays open, and so does what one of the `others` still plays in.
+    """
+    paths = tuple(rollout.finish() for rollout in rollouts)
+    kept = {id(mine), *(id(rollout.env) for rollout in others)}
+    for env in {id(rollout.env): rollout.env for rollout in rollouts}.values():
+        if id(env) not in kept:
+            env.close()
+    return paths

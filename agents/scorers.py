@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from turnbench.agents.values import is_value_folder
 from turnbench.envs.errors import ConfigError, UnknownName
 from turnbench.envs.record import Trajectory
 
@@ -64,7 +66,11 @@ SCORERS: dict[str, type[Scorer]] = {
 
 
 def make_scorer(name: str) -> Scorer:
-    """The scorer of that name. Raises UnknownName."""
-    if name not in SCORERS:
-        raise UnknownName("scorer", name, SCORERS)
-    return SCORERS[name]()
+    """The scorer of that name, or the trained value function in that folder. Raises UnknownName."""
+    if name in SCORERS:
+        return SCORERS[name]()
+    if is_value_folder(name):
+        from turnbench.agents.regression import trained_value
+
+        return trained_value(Path(name).resolve())
+    raise UnknownName("scorer", name, SCORERS)

@@ -23,6 +23,7 @@ ALGORITHMS: dict[str, str] = {
     "sao": "turnbench.algorithms.ppo:train_sao",
     "sft": "turnbench.algorithms.sft:train",
     "turn_ppo": "turnbench.algorithms.ppo:train_turn_ppo",
+    "value": "turnbench.algorithms.value:train",
 }
 
 

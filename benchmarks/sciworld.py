@@ -11,6 +11,7 @@ and processes. --policies compares oracle, random and first-action policies on s
 import argparse
 import gzip
 import json
+import os
 import statistics
 import sys
 import threading
@@ -23,7 +24,7 @@ from turnbench import envs
 from turnbench.envs.sciworld_pool import POOL
 
 ID = "turnbench/ScienceWorld-v0"
-TASKS = ("find-plant/262", "use-thermometer/472", "boil/25", "freeze/25", "test-conductivity/787")
+TASKS = ("find-plant/262", "use-thermometer/472", "test-conductivity/787", "lifespan-shortest-lived/109")
 DEPTHS = (0, 5, 10, 20, 30)
 as_json = False
 
@@ -40,6 +41,23 @@ def timed(work):
     started = time.perf_counter()
     result = work()
     return result, time.perf_counter() - started
+
+
+def cpu():
+    """CPU seconds so far of this process and of Java: steadier than a clock where others work too."""
+    spent = time.process_time()
+    for pid in POOL.processes():
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        spent += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return spent
+
+
+def cpu_ms(works):
+    """CPU milliseconds of each of several pieces of work, on average."""
+    before = cpu()
+    for work in works:
+        work()
+    return 1000 * (cpu() - before) / len(works)
 
 
 def make(**kwargs):
@@ -63,42 +81,40 @@ def java_memory():
 def start_and_reset(env):
     _, first = timed(lambda: reset(env, "boil/0"))
     show("first reset, with the start of Java", first, "s")
-    times = [timed(lambda k=k: reset(env, f"find-animal/{k}"))[1] for k in range(20)]
-    show("reset to a task not seen before", 1000 * statistics.median(times), "ms")
-    times = [timed(lambda k=k: reset(env, f"find-animal/{k}"))[1] for k in range(20)]
-    show("reset to a task seen before", 1e6 * statistics.median(times), "us")
+    show("the same in CPU time", cpu(), "s")
+    many = [lambda k=k: reset(env, f"find-animal/{k}") for k in range(60)]
+    cpu_ms(many[:20])  # until Java has compiled what matters
+    show("reset to a task not seen before", cpu_ms(many[20:]), "CPU ms")
+    show("reset to a task seen before", 1000 * cpu_ms(many[20:]), "CPU us")
 
 
 def steps(env):
-    count = spent = 0.0
     for task in TASKS:
         actions = env.gold_path(task)[:60]
-        reset(env, task)
-        for action in actions:
-            if env.over:
-                break
-            spent += timed(lambda a=action: env.step(a))[1]
-            count += 1
-    show("steps of the simulator's solutions", count / spent, "steps/s")
+        for known in (False, True):
+            reset(env, task)
+            works = [lambda a=action: env.over or env.step(a) for action in actions]
+            took = cpu_ms(works)
+            if not known:
+                show(f"a step of {task}", took, "CPU ms")
+    show("a step that was played before", 1000 * took, "CPU us")
 
 
 def forks(env):
-    """Time of fork, and of the first new action after it, by the depth of the state."""
-    actions = env.gold_path("boil/25")
+    """Fork, and the first action after it, by the depth of the state."""
     for depth in DEPTHS:
         reset(env, "boil/25")
-        for action in actions[:depth]:
-            env.step(action)
-        twins, took = timed(lambda: [env.fork() for _ in range(8)])
-        show(f"fork at depth {depth}", 1e6 * took / 8, "us")
+        for k in range(depth):
+            env.step(("open", "close")[k % 2] + " door to hallway")
+        twins, took = timed(lambda: [env.fork() for _ in range(16)])
+        show(f"fork at depth {depth}", 1e6 * took / 16, "us")
         known = env.step("look around")
-        times = [timed(lambda t=twin: t.step("look around"))[1] for twin in twins[:4]]
-        assert all(twin.observation == known[0] for twin in twins[:4])
-        show(f"the parent's action after a fork at depth {depth}", 1e6 * statistics.median(times), "us")
-        times = [
-            timed(lambda k=k, t=twin: t.step(f"examine {k}"))[1] for k, twin in enumerate(twins[4:])
-        ]
-        show(f"a new action after a fork at depth {depth}", 1000 * statistics.median(times), "ms")
+        old, new = twins[:8], twins[8:]
+        took = 1000 * cpu_ms([lambda t=twin: t.step("look around") for twin in old])
+        assert all(twin.observation == known[0] for twin in old)
+        show(f"the parent's action after a fork at depth {depth}", took, "CPU us")
+        took = cpu_ms([lambda k=k, t=twin: t.step(f"examine {k}") for k, twin in enumerate(new)])
+        show(f"a new action after a fork at depth {depth}", took, "CPU ms")
         for twin in twins:
             twin.close()
 

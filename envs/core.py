@@ -84,6 +84,8 @@ class TextEnv(gymnasium.Env[str, str]):
     """Whether the last step's `info["success"]` tells if the task was solved (absent: it was not)."""
     return_range: tuple[float, float] | None = None
     """The lowest and highest return of an episode, where it is known."""
+    can_fork: ClassVar[bool] = True
+    """Whether `fork` works; False for a world that can neither copy itself nor be replayed."""
     reply_format: ClassVar[str] = "last-action"
     """How AgentGym reads a Thought/Action reply in this world (agents/react.py has the rules)."""
 

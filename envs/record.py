@@ -137,7 +137,8 @@ class Usage:
     """What something cost. `cost` is in US dollars, None where a price is unknown (never 0).
 
     `cache_hits` of the model calls were answered from a response cache: their tokens count, but
-    nothing was paid for them again.
+    nothing was paid for them again. `shared_tokens` of prompts were not sent, because samples of one
+    conversation were asked for in one call.
     """
 
     model_calls: int = 0
@@ -149,6 +150,7 @@ class Usage:
     replayed_steps: int = 0
     forks: int = 0
     cache_hits: int = 0
+    shared_tokens: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
         cost = None if self.cost is None or other.cost is None else self.cost + other.cost
@@ -162,6 +164,7 @@ class Usage:
             self.replayed_steps + other.replayed_steps,
             self.forks + other.forks,
             self.cache_hits + other.cache_hits,
+            self.shared_tokens + other.shared_tokens,
         )
 
 

@@ -27,6 +27,7 @@ Lane = tuple[str, bool]
 
 DEADLINE = 120.0
 """Seconds that one call into the simulator may take (they take milliseconds)."""
+GOLD_DEADLINE = 1200.0
 JVM_OPTIONS = (
     # Scala's sets are ordered by identity hash; a constant one makes the simulator deterministic.
     "-XX:+UnlockExperimentalVMOptions",
@@ -122,12 +123,18 @@ def jar_path() -> Path:
 
 
 class Client(GatewayClient):  # type: ignore[misc]
-    """py4j's client, but what fails is raised at once: never sent again, never written to a log."""
+    """py4j's client, but what fails is raised at once: never sent again, never written to a log.
+
+    `deadline` is how many seconds an answer may take.
+    """
+
+    deadline = DEADLINE
 
     def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
         """The answer to a command."""
         connection = self._get_connection()
         try:
+            connection.socket.settimeout(self.deadline)
             answer = connection.send_command(command)
         except BaseException:
             connection.close(reset=True)
@@ -184,8 +191,9 @@ class Jvm:
         parameters = GatewayParameters(
             port=port, auth_token=token, read_timeout=DEADLINE, enable_memory_management=False
         )
+        self.client = Client(gateway_parameters=parameters)
         self._gateway = JavaGateway(gateway_parameters=parameters)
-        self._gateway.set_gateway_client(Client(gateway_parameters=parameters))
+        self._gateway.set_gateway_client(self.client)
         self._silence()
         self._find_shared_state()
 
@@ -353,8 +361,12 @@ class World:
         return len(path)
 
     def gold(self, spec: Spec) -> list[str]:
-        """The simulator's own solution of a task."""
-        self.open(spec, gold=True)
+        """The simulator's own solution of a task, which it may search for long."""
+        self.jvm.client.deadline = GOLD_DEADLINE
+        try:
+            self.open(spec, gold=True)
+        finally:
+            self.jvm.client.deadline = DEADLINE
         actions = self._simulator.getGoldActionSequence()
         found = [str(action) for action in actions]
         self.jvm.forget(actions)

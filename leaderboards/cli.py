@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnbench.leaderboards import publishing
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -234,6 +236,9 @@ def credit(
     print(f"trajectories in which it is above one half: {told['above_half']:.1%}")
     if html is not None:
         print(f"wrote {html}")
+
+
+publishing.register(app)
 
 
 def _headline(suite: "Suite", folder: Path) -> str:

@@ -49,11 +49,11 @@ class Attempt:
     privileges: tuple[str, ...] = ()
 
     def bill(self, population: Population) -> Population:
-        """`population` with what was used."""
-        usage = Usage() if self.model is None else self.model.usage
+        """`population` with what was used, besides what its agent has billed itself."""
         counts = self.counts
-        steps = {"env_steps": counts.steps, "replayed_steps": counts.replayed, "forks": counts.forks}
-        return replace(population, usage=replace(usage, **steps))
+        usage = population.usage + (Usage() if self.model is None else self.model.usage)
+        steps = Usage(env_steps=counts.steps, replayed_steps=counts.replayed, forks=counts.forks)
+        return replace(population, usage=usage + steps)
 
     def close(self, population: Population) -> Played:
         """The finished episode. What JSON can't hold makes it a failure of the agent."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from turnbench.leaderboards.suite import EnvSpec, Suite, choose_tasks, make_env
 
 PACKAGES = ("turnbench", "numpy", "gymnasium", "openai", "torch", "transformers", "vllm")
+NO_PART = ("README.md", "rollouts.jsonl", "metrics.jsonl")  # found in a checkpoint, but no part of it
 CODE = ("envs", "agents", "algorithms", "leaderboards")
 
 
@@ -21,8 +22,9 @@ def provenance(suite: Suite) -> dict[str, Any]:
     return {
         "versions": versions(),
         "code": code_digest(),
-        "worlds": [_world(spec) for spec in suite.envs],
-        "checkpoints": {name: _checkpoint(spec) for name, spec in suite.models.items()},
+        "worlds": [world_of(spec) for spec in suite.envs],
+        "checkpoints": {name: _checkpoint(spec) for name, spec in suite.models.items()}
+        | {f"{name}'s value": _folder(p, p / "backbone") for name, p in _value_folders(suite)},
     }
 
 
@@ -52,7 +54,8 @@ def code_digest() -> str:
     return _digest(sorted(sources.items()))
 
 
-def _world(spec: EnvSpec) -> dict[str, Any]:
+def world_of(spec: EnvSpec) -> dict[str, Any]:
+    """What an environment is: a digest of its data, the bounds of a return, and the tasks played."""
     env = make_env(spec)
     try:
         tasks = choose_tasks(spec, env)
@@ -66,10 +69,24 @@ def _checkpoint(spec: dict[str, Any]) -> str | None:
     from turnbench.agents import checkpoint_folder
 
     folder = checkpoint_folder(spec)
-    if folder is None or not folder.is_dir():
-        return None
-    paths = sorted(p for p in folder.iterdir() if p.is_file() and p.name != "README.md")
-    return _digest((p.name, _content(p)) for p in paths)
+    return None if folder is None or not folder.is_dir() else _folder(folder)
+
+
+def _folder(*folders: Path) -> str:
+    paths = (p for folder in folders for p in sorted(folder.iterdir()))
+    return _digest((p.name, _content(p)) for p in paths if p.is_file() and p.name not in NO_PART)
+
+
+def _value_folders(suite: Suite) -> Iterator[tuple[str, Path]]:
+    """The trained value functions that rows search or choose by."""
+    from turnbench.agents.values import is_value_folder
+
+    for name, spec in suite.agents.items():
+        for option in ("value", "scorer"):
+            given = spec.options.get(option)
+            path = given.get("value") if isinstance(given, dict) else given
+            if isinstance(path, str) and is_value_folder(path):
+                yield name, Path(path)
 
 
 def _content(path: Path) -> bytes:

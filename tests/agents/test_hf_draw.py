@@ -126,6 +126,19 @@ def test_an_extended_sequence_replaces_what_it_extends():
     assert store.find((1,) * 20 + (2,))[0] == 20
 
 
+def test_a_sequence_among_many_alike_is_kept_once():
+    """Copies of a search and its siblings share all whole blocks; each must be dropped once."""
+    store = KVStore(10**6)
+    alike = [(1,) * 20 + (k,) for k in range(2, 14)]
+    for ids in [*alike, alike[0]]:
+        store.put(ids, states(ids))
+    assert sum(map(len, store._index.values())) == len(store._entries) == len(alike)
+    store.limit = 0
+    while store._entries:
+        store._drop(next(iter(store._entries.values())))
+    assert not store._index and store.bytes == 0
+
+
 def test_the_least_recently_used_goes_first():
     store = KVStore(3 * 20 * 8)
     for token in (1, 2, 3):

@@ -166,7 +166,7 @@ def test_a_hung_process_is_replaced(env):
     env.step("wait1")
     (pid,) = POOL.processes()
     world = env._lease.world
-    world.jvm._gateway._gateway_client.deque[0].socket.settimeout(0.5)  # the deadline of its calls
+    world.jvm.client.deadline = 0.5
     os.kill(pid, signal.SIGSTOP)
     observation, *_, info = env.step("inventory")
     assert observation.startswith("In your inventory") and info["moves"] == 2

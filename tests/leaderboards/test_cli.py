@@ -10,7 +10,22 @@ from turnbench.leaderboards.cli import app
 from turnbench.leaderboards.log import NAME
 from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml
 
-COMMANDS = ["list", "check", "play", "run", "board", "train"]
+COMMANDS = [
+    "credit",
+    "list",
+    "check",
+    "play",
+    "run",
+    "board",
+    "compare",
+    "submit",
+    "verify",
+    "view",
+    "site",
+    "schema",
+    "train",
+    "credit",
+]
 
 
 class Command:
@@ -64,9 +79,8 @@ def test_help_names_every_command_and_exit_code(turn: Command) -> None:
     code, out, _ = turn("--help")
     assert code == 0 and all(f"  {name} " in out for name in COMMANDS)
     assert "Exit codes: 0 " in out
-    assert {command.name or command.callback.__name__ for command in app.registered_commands} == {
-        *COMMANDS
-    }
+    shown = [command for command in app.registered_commands if not command.hidden]
+    assert {command.name or command.callback.__name__ for command in shown} == {*COMMANDS}
 
 
 @pytest.mark.parametrize(
@@ -87,6 +101,8 @@ def test_help_names_every_command_and_exit_code(turn: Command) -> None:
         (["run", "bad.yaml"], "bad.yaml line 2: the key 'suite' appears twice"),
         (["board", "nowhere"], "nowhere holds no run"),
         (["board", "foreign"], "is not a log of turnbench"),
+        (["compare", "nowhere"], "nowhere is no whole gzip file"),
+        (["submit", "nowhere", "--name", "x"], "nowhere holds no run"),
         (["train", "none.yaml"], "none.yaml: No such file"),
         (["train", "algo.yaml"], "algo.yaml line 2: unknown algorithm 'stf'; known: sft"),
         (["train", "trial.yaml"], "trial.yaml line 1: the key 'algorithm' is missing"),
@@ -116,6 +132,34 @@ def test_run_then_board(turn: Command, trial: str, tmp_path: Path) -> None:
     assert code == 0 and "trial v1, echo" in out and "wrote" not in out
     code, out, _ = turn("board", "runs/trial", "--write", "--boards", "mine")
     assert code == 0 and (tmp_path / "mine/trial.yaml").exists()
+
+
+def test_run_submit_verify_site_and_compare(turn: Command, spec: Any, tmp_path: Path) -> None:
+    """The whole way of a result, with the address that the workflow asks for."""
+    rows = {name: {"agent": "react", "model": "echo"} for name in ("one", "two")}
+    rows["two"]["style"] = "thought"
+    (tmp_path / "trial.yaml").write_text(dump_yaml(spec(agents=rows)), encoding="utf-8")
+    assert turn("run", "trial.yaml")[0] == 0
+    mine = ["submit", "runs/trial", "--name", "Ada", "--agent", "one"]
+    code, out, _ = turn(*mine)
+    assert code == 0
+    log, entry = (line.split()[1] for line in out.splitlines()[:2])
+    code, out, _ = turn(
+        "verify", entry, "--log", log, "--suite", "trial.yaml", "--workers", "0", "--record"
+    )
+    assert code == 0, out
+    assert out.splitlines()[-1] == "accepted"
+    assert turn("verify", entry, "--log", entry, "--suite", "trial.yaml")[0] == 12
+    code, _, err = turn("url", entry)
+    assert code == 2 and "doesn't say where" in err
+    assert turn(*mine, "--url", "https://example.org/x/")[0] == 0
+    assert turn("url", entry)[1] == f"https://example.org/x/{Path(log).name}\n"
+    code, out, _ = turn("site", "--logs", "runs/trial/submission")
+    assert code == 0 and (tmp_path / "site/index.html").exists()
+    code, out, _ = turn("view", log, "--html", "run.html")
+    assert code == 0 and (tmp_path / "run.html").exists()
+    code, out, _ = turn("compare", "runs/trial")
+    assert code == 0 and "verdict" in out
 
 
 def test_another_suite_in_the_folder(turn: Command, trial: str, spec: Any, tmp_path: Path) -> None:

@@ -1,0 +1,357 @@
+"""Value regression: from a model's own rollouts to a value function for AMC (its section 4.3).
+
+Rollouts of a split's tasks are collected (and kept: a run that is started again goes on), each state
+gets a target, and a transformer with a linear head is fitted to the text of states, until it gets no
+better on held-out tasks. The run folder becomes a valid `value:` of a search agent and `scorer:` of
+best-of-N.
+
+Targets, with y the return of the rollout that the state is on:
+
+    mean         E y, by squared error (eq. 7; the paper's, with `best_of_g`)
+    best_of_g    the same, from the best rollout of each task alone, as the paper trains
+    exponential  squared error weighted by exp(y / beta): E[y exp(y / beta)] / E[exp(y / beta)]
+    linex        beta log E exp(y / beta), by the loss exp(d) - d - 1 with d = (y - f) / beta (eq. 5)
+    binary       the same from P(success), for worlds that pay all or nothing
+"""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from torch import Tensor
+
+from turnbench import envs
+from turnbench.agents import shipped_path
+from turnbench.agents.regression import Card, Reader, Regressor, load_backbone, save_value
+from turnbench.algorithms.checkpoint import write_text
+from turnbench.algorithms.value_data import (
+    FILE,
+    Example,
+    auroc,
+    auroc_within,
+    calibration,
+    collect,
+    examples,
+    pearson,
+    read_rollouts,
+    split_tasks,
+    tasks_of,
+)
+from turnbench.envs.errors import ConfigError, UnknownName
+
+Target = Literal["mean", "best_of_g", "exponential", "linex", "binary"]
+
+
+class Config(BaseModel):
+    """Everything that decides what a run of value regression makes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    algorithm: Literal["value"] = Field("value", description="Name of the trainer.")
+    env: str = Field(description="Environment id.")
+    options: dict[str, Any] = Field({}, description="Arguments of the environment.")
+    split: str = Field("train", description="Split whose tasks are played.")
+    seeds: tuple[int, ...] = Field(
+        (0,), min_length=1, description="World seeds each task is played under."
+    )
+    tasks: int | None = Field(None, ge=2, description="Number of tasks, drawn at random; null for all.")
+    group: int = Field(8, ge=1, description="Rollouts of each task and seed.")
+    model: dict[str, Any] | None = Field(None, description="Model that plays, as a suite describes it.")
+    policy: dict[str, Any] = Field({}, description="ReAct's options: style, instructions, history.")
+    rollouts: Path | None = Field(None, description="Rollouts of another run to use instead of playing.")
+    backbone: str = Field("turnbench/tiny", description="Checkpoint folder whose trunk is fitted.")
+    lora_rank: int = Field(0, ge=0, description="Rank of LoRA adapters (peft); 0 fits all weights.")
+    text: Literal["chat", "report"] = Field("chat", description="How a state is written.")
+    history: int | None = Field(None, ge=0, description="Past rounds that are shown; null for all.")
+    max_tokens: int = Field(1024, ge=16, description="Longest text of a state.")
+    pool: Literal["mean", "last"] = Field("mean", description="Hidden states that the head reads.")
+    predicts: Literal["return", "future"] = Field(
+        "return", description="The whole return, or what is still to come (needs rewards at test time)."
+    )
+    target: Target = Field("mean", description="What the function is fitted to.")
+    beta: float = Field(1.0, gt=0, description="Temperature of soft targets, in units of reward.")
+    epochs: int = Field(5, ge=1, description="Passes over the training states at most.")
+    patience: int = Field(2, ge=1, description="Epochs without a better Pearson r before it stops.")
+    batch: int = Field(16, ge=1, description="Texts a step.")
+    lr: float = Field(3e-4, gt=0, description="Highest learning rate (AdamW).")
+    warmup: float = Field(
+        0.1, ge=0, le=1, description="Part of all steps in which the rate rises from 0."
+    )
+    weight_decay: float = Field(0.01, ge=0, description="Decay of weights.")
+    clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+    held_out: float = Field(0.2, gt=0, lt=1, description="Part of the tasks kept for early stopping.")
+    seed: int = Field(0, ge=0, description="Seed of the head, the order and the held-out tasks.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Config":
+        if (self.model is None) == (self.rollouts is None):
+            raise ValueError("name either model (which plays) or rollouts (of another run)")
+        if self.target == "binary" and self.predicts == "future":
+            raise ValueError("the binary target is a return: set predicts to return")
+        return self
+
+
+def train(config: Mapping[str, Any], out: Path) -> Path:
+    """Collect, fit and write a value function into the run folder `out`, which it returns.
+
+    Rollouts collected by an interrupted run of the same config are used; the fit, of minutes, starts
+    anew. Raises ConfigError, ModelError, LogError.
+    """
+    settings = read_config(config)
+    _claim(out, settings)
+    torch.manual_seed(settings.seed)
+    populations = _populations(settings, out)
+    return _Run(settings, out, populations).run()
+
+
+def read_config(config: Mapping[str, Any]) -> Config:
+    """The checked config. Raises ConfigError that names each wrong field."""
+    try:
+        return Config.model_validate(dict(config))
+    except ValidationError as error:
+        raise ConfigError(
+            "; ".join(_explain(e["loc"], e["msg"], e["type"]) for e in error.errors())
+        ) from error
+
+
+def _explain(where: tuple[int | str, ...], message: str, kind: str) -> str:
+    if kind == "extra_forbidden":
+        return str(UnknownName("key", str(where[0]), Config.model_fields))
+    return f"{'.'.join(map(str, where)) or 'config'}: {message}"
+
+
+COLLECTED = ("env", "options", "split", "seeds", "tasks", "group", "model", "policy", "seed")
+
+
+def _claim(out: Path, settings: Config) -> None:
+    """Mark the run folder as this config's. Raises ConfigError where its rollouts are another's."""
+    mine = settings.model_dump(mode="json")
+    path = out / "config.json"
+    out.mkdir(parents=True, exist_ok=True)
+    if path.exists() and (out / FILE).exists():
+        theirs = json.loads(path.read_text(encoding="utf-8"))
+        differing = [key for key in COLLECTED if mine[key] != theirs.get(key)]
+        if differing:
+            raise ConfigError(
+                f"{out} holds rollouts with another {', '.join(differing)}: name a new folder"
+            )
+    write_text(path, json.dumps(mine, indent=2))
+
+
+def _populations(settings: Config, out: Path) -> list[Any]:
+    if settings.rollouts is not None:
+        found = read_rollouts(_file(settings.rollouts))
+        foreign = {p.best.task.env for p in found} - {settings.env}
+        if foreign or not found:
+            raise ConfigError(f"{settings.rollouts} holds rollouts of {sorted(foreign) or 'nothing'}")
+        return found
+    tasks = tasks_of(settings.env, settings.options, settings.split, settings.seeds)
+    if settings.tasks is not None and settings.tasks < len(tasks):
+        chosen = np.random.default_rng([settings.seed, 0]).permutation(len(tasks))[: settings.tasks]
+        tasks = [tasks[k] for k in sorted(chosen)]
+    env = envs.make(settings.env, **settings.options)
+    model = dict(settings.model or {})
+    return list(collect(out / FILE, env, tasks, settings.group, model, settings.policy))
+
+
+def _file(path: Path) -> Path:
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(f"there are no rollouts in {path}")
+    return file
+
+
+# --- losses ---------------------------------------------------------------------------------------
+
+
+def loss_of(outputs: Tensor, targets: Tensor, target: str, beta: float) -> Tensor:
+    """Mean loss of network outputs against returns, both scaled to [0, 1]; `beta` is scaled alike.
+
+    Its minimiser over the law of y given the state is named at the top of this file. For "binary" the
+    outputs are logits of y = 1.
+    """
+    if target == "binary":
+        return torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets)
+    if target == "linex":
+        d = (targets - outputs) / beta
+        return (torch.exp(d) - d - 1).mean()
+    weights = torch.exp((targets - 1) / beta) if target == "exponential" else torch.ones_like(targets)
+    return (weights * (outputs - targets).square()).sum() / weights.sum()
+
+
+class _Run:
+    def __init__(self, settings: Config, out: Path, populations: Sequence[Any]) -> None:
+        self.settings, self.out = settings, out
+        self.tokenizer, trunk = load_backbone(shipped_path(settings.backbone))
+        limit = getattr(trunk.config.get_text_config(), "max_position_embeddings", settings.max_tokens)
+        self.network = Regressor(_adapted(trunk, settings), settings.pool)
+        longest = min(settings.max_tokens, limit)
+        self.reader = Reader(self.tokenizer, settings.text, settings.history, longest)
+        returns = [p.ret for population in populations for p in population.trajectories if not p.missing]
+        self.missing = sum(p.missing for population in populations for p in population.trajectories)
+        if not returns or (settings.target == "binary" and len(set(returns)) > 2):
+            raise ConfigError(
+                f"target {settings.target!r} can't be fitted to returns {sorted(set(returns))[:5]}"
+            )
+        self.low, self.high = _range(returns)
+        held = split_tasks([p.best.task for p in populations], settings.held_out, settings.seed)
+        self.train_set = self._examples(populations, held, False)
+        self.held_set = self._examples(populations, held, True)
+        self.rates = sum(r == self.high for r in returns) / len(returns)
+        self.history: list[dict[str, Any]] = []
+
+    def _examples(self, populations: Sequence[Any], held: set[str], want: bool) -> list[Example]:
+        """Training takes the best of each group where that is the target; what is held out is judged on all."""
+        return examples(
+            [p for p in populations if (p.best.task.id in held) == want],
+            self.reader,
+            best_only=self.settings.target == "best_of_g" and not want,
+            predicts=self.settings.predicts,
+            merge=self.network.causal,
+        )
+
+    def card(self, **trained: Any) -> Card:
+        """The card; the scale of outputs is the range of returns in the rollouts."""
+        settings = self.settings
+        return Card(
+            env=settings.env,
+            text=settings.text,
+            history=settings.history,
+            max_tokens=self.reader.max_tokens,
+            pool=settings.pool,
+            predicts=settings.predicts,
+            target=settings.target,
+            beta=settings.beta,
+            low=self.low,
+            high=self.high,
+            trained=trained,
+        )
+
+    def run(self) -> Path:
+        optimizer = torch.optim.AdamW(
+            [p for p in self.network.parameters() if p.requires_grad],
+            lr=self.settings.lr,
+            weight_decay=self.settings.weight_decay,
+        )
+        steps = math.ceil(len(self.train_set) / self.settings.batch) * self.settings.epochs
+        best, kept, since = -math.inf, self._state(), 0
+        write_text(self.out / "metrics.jsonl", "")
+        for epoch in range(self.settings.epochs):
+            self._epoch(epoch, steps, optimizer)
+            quality = self.history[-1]["pearson"] or 0.0
+            if quality > best:
+                best, kept, since = quality, self._state(), 0
+            else:
+                since += 1
+            if since >= self.settings.patience:
+                break
+        self.network.load_state_dict(kept, strict=False)
+        return self._write()
+
+    def _epoch(self, epoch: int, steps: int, optimizer: torch.optim.Optimizer) -> None:
+        """One pass in a random order, then a look at the held-out tasks."""
+        settings, started, losses = self.settings, time.perf_counter(), []
+        order = np.random.default_rng([settings.seed, 2, epoch]).permutation(len(self.train_set))
+        self.network.train()
+        for number, start in enumerate(range(0, len(order), settings.batch)):
+            step = epoch * (steps // settings.epochs) + number
+            for group in optimizer.param_groups:
+                group["lr"] = settings.lr * _schedule(step / steps, settings.warmup)
+            batch = [self.train_set[k] for k in order[start : start + settings.batch]]
+            losses.append(self._step(batch, optimizer))
+        seconds = time.perf_counter() - started
+        row = {"epoch": epoch, "loss": float(np.mean(losses)), "seconds": seconds, **self.measure()}
+        self.history.append(row)
+        with (self.out / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def _step(self, batch: Sequence[Example], optimizer: torch.optim.Optimizer) -> float:
+        outputs = self.network([example.row for example in batch])
+        targets = torch.tensor([y for example in batch for y in example.targets]).to(outputs)
+        span = self.high - self.low
+        loss = loss_of(
+            outputs, (targets - self.low) / span, self.settings.target, self.settings.beta / span
+        )
+        if not torch.isfinite(loss):
+            raise ConfigError(f"the loss is {loss.item()}: lower lr, or raise beta of a soft target")
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip)
+        optimizer.step()
+        return float(loss.detach())
+
+    @torch.inference_mode()
+    def measure(self) -> dict[str, Any]:
+        """Quality on the held-out tasks: r, calibration and, for two outcomes, AUROC."""
+        self.network.eval()
+        card, size = self.card(), self.settings.batch
+        batches = [self.held_set[k : k + size] for k in range(0, len(self.held_set), size)]
+        outputs = torch.cat([self.network([e.row for e in batch]) for batch in batches])
+        actual = np.array([y for e in self.held_set for y in e.targets])
+        predicted = card.returns(outputs.double()).cpu().numpy()
+        if card.target == "binary":  # judged as a probability; the soft value is a function of it
+            predicted = self.low + torch.sigmoid(outputs.double()).cpu().numpy() * (self.high - self.low)
+        gap, table = calibration(predicted, actual)
+        row: dict[str, Any] = {"pearson": pearson(predicted, actual), "calibration_gap": gap}
+        row |= {"mse": float(np.mean((predicted - actual) ** 2)), "calibration": table}
+        if len(set(actual.tolist())) == 2:
+            won = actual == actual.max()
+            where = [(e.task, turn) for e in self.held_set for turn in e.turns]
+            row |= {"auroc": auroc(predicted, won), "auroc_within": auroc_within(predicted, won, where)}
+        return row
+
+    def _state(self) -> dict[str, Tensor]:
+        """A copy of what is trained."""
+        wanted = {name for name, value in self.network.named_parameters() if value.requires_grad}
+        return {k: v.detach().clone() for k, v in self.network.state_dict().items() if k in wanted}
+
+    def _write(self) -> Path:
+        quality = self.measure()
+        settings = self.settings
+        card = self.card(
+            split=settings.split,
+            rollouts={"share_best_return": self.rates, "missing": self.missing},
+            texts={"train": len(self.train_set), "held_out": len(self.held_set)},
+            policy=settings.model or str(settings.rollouts),
+            backbone=settings.backbone,
+            epochs=len(self.history),
+            held_out=quality,
+        )
+        if settings.lora_rank:
+            self.network.backbone = self.network.backbone.merge_and_unload()
+        save_value(self.out, card, self.network, self.tokenizer)
+        return self.out
+
+
+def _adapted(trunk: Any, settings: Config) -> Any:
+    """The trunk, with LoRA adapters on all linear layers if so wished (peft)."""
+    if not settings.lora_rank:
+        return trunk
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise ConfigError("lora_rank needs the package peft: pip install peft") from error
+    rank = settings.lora_rank
+    return get_peft_model(
+        trunk, LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.1, target_modules="all-linear")
+    )
+
+
+def _range(returns: Sequence[float]) -> tuple[float, float]:
+    low, high = min(returns), max(returns)
+    if low == high:
+        raise ConfigError(f"every rollout returned {low:g}: there is nothing to tell apart")
+    return low, high
+
+
+def _schedule(part: float, warmup: float) -> float:
+    """Linear rise, then a cosine to 0."""
+    if part < warmup:
+        return part / warmup
+    return 0.5 * (1 + math.cos(math.pi * (part - warmup) / max(1e-9, 1 - warmup)))

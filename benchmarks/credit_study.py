@@ -1,7 +1,7 @@
 """Study of credit: PPO, the steps from it to MPO, and GRPO's kin, at equal environment steps.
 
 python benchmarks/credit_study.py run --out runs/credit      trains everything that isn't done yet
-python benchmarks/credit_study.py show --out runs/credit     writes docs/mpo_study.json and the table
+python benchmarks/credit_study.py show --out runs/credit     writes docs/mpo_network_study.json and the table
 
 A run that is interrupted goes on where it stood. The world is in credit_world.py; the start is a
 model of 0.05 M parameters that has learned to speak from a demonstrator with three keys in five
@@ -162,7 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("run", "show"))
     parser.add_argument("--out", type=Path, default=Path("runs/credit"))
-    parser.add_argument("--to", type=Path, default=Path("docs/mpo_study.json"))
+    parser.add_argument("--to", type=Path, default=Path("docs/mpo_network_study.json"))
     parser.add_argument("--fillers", type=int, nargs="+", default=[0, 24])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from turnbench.algorithms import advantages
 from turnbench.algorithms.batch import Batch, Episode, collate
+from turnbench.algorithms.common import Common
 from turnbench.algorithms.losses import paid, policy_loss
 from turnbench.algorithms.objectives import Averaging
-from turnbench.algorithms.rl import Common, Run
+from turnbench.algorithms.rl import Run
 from turnbench.algorithms.settings import checked
 
 

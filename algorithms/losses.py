@@ -4,8 +4,9 @@ from torch import Tensor
 
 from turnbench.algorithms import objectives
 from turnbench.algorithms.batch import Batch
+from turnbench.algorithms.common import Common
 from turnbench.algorithms.policy import Reading
-from turnbench.algorithms.rl import Common, Loss
+from turnbench.algorithms.rl import Loss
 
 Told = dict[str, Tensor]
 

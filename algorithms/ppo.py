@@ -15,8 +15,9 @@ from torch import Tensor
 from turnbench.algorithms import advantages
 from turnbench.algorithms.advantages import Boundary
 from turnbench.algorithms.batch import Batch, collate
+from turnbench.algorithms.common import Common
 from turnbench.algorithms.losses import joint_loss, paid, policy_loss, value_loss
-from turnbench.algorithms.rl import Common, Run, Said
+from turnbench.algorithms.rl import Run, Said
 from turnbench.algorithms.settings import checked
 
 

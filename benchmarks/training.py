@@ -18,11 +18,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from turnbench.algorithms.advantages import Turns, multiscale
 from turnbench.algorithms.batch import Batch, Episode, collate
+from turnbench.algorithms.common import Common
 from turnbench.algorithms.grpo import Grpo
 from turnbench.algorithms.losses import joint_loss, policy_loss
 from turnbench.algorithms.mpo import Mpo
 from turnbench.algorithms.ppo import estimate
-from turnbench.algorithms.rl import Common, Run
+from turnbench.algorithms.rl import Run
 from turnbench.algorithms.settings import checked
 from turnbench.envs.record import Outcome, Task, Tokens, Trajectory, Turn
 

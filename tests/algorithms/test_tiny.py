@@ -98,15 +98,15 @@ def test_the_recipe_trains_on_policy_goals_alone():
     assert all(source.env and source.env.startswith("turnbench/TextCraft") for source in settings.data)
 
 
-def test_it_plays():
-    shipped = HfModel("turnbench/tiny", sampling=Sampling(max_tokens=48))
+def test_it_plays(model, tokenizer):
+    policy = HfModel.of(model, tokenizer, sampling=Sampling(max_tokens=48))
     tasks = split_tasks("test")[:31:2]
     rollouts = [
         Rollout.start(TextCraft(max_turns=6), Task("", t, seed=k), np.random.default_rng(k))
         for k, t in enumerate(tasks)
     ]
-    play(rollouts, ReActPolicy(shipped, instructions=False))
-    shipped.close()
+    play(rollouts, ReActPolicy(policy, instructions=False))
+    policy.close()
     paths = [rollout.finish() for rollout in rollouts]
     assert not [path.failure for path in paths if path.failure]
     assert sum(path.ret for path in paths) >= 2

@@ -367,7 +367,7 @@ def test_make_by_entry_point(monkeypatch) -> None:
         ("turnbench/TextCraft-v1", "turnbench/TextCraft-v0"),
         ("TextCraft", "turnbench/TextCraft-v0"),
         ("no_such_module:Thing-v0", "turnbench/"),
-        ("math:Thing-v0", "turnbench/"),
+        ("math:Thing-v0", "known: "),
         ("", "turnbench/"),
         (":", "turnbench/"),
     ],

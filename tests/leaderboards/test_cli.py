@@ -11,6 +11,7 @@ from turnbench.leaderboards.log import NAME
 from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml
 
 COMMANDS = [
+    "credit",
     "list",
     "check",
     "play",

@@ -9,18 +9,23 @@ import subprocess
 import sys
 import textwrap
 import time
+from importlib.resources import files
 from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+import turnbench.algorithms
 from turnbench.agents import make_model
 from turnbench.agents.model import Message, Prompt
 from turnbench.algorithms import ALGORITHMS, objectives, trainer
 from turnbench.algorithms.advantages import Turns
 from turnbench.algorithms.losses import paid
+from turnbench.algorithms.mpo import Mpo
+from turnbench.algorithms.settings import checked
 from turnbench.envs.errors import ConfigError, TrainingError, TurnbenchError
 
 CRITICS = ("ppo", "turn_ppo", "mpo", "sao")
@@ -364,3 +369,10 @@ def test_evaluation_keeps_the_best_model(config, tmp_path):
 def test_a_bad_config_is_refused_in_words(name, changes, message, config, tmp_path):
     with pytest.raises(TurnbenchError, match=message):
         trainer(name)(config(**changes), tmp_path)
+
+
+def test_the_example_config_is_a_valid_one():
+    path = files(turnbench.algorithms) / "configs" / "mpo.yaml"
+    settings = checked(Mpo, yaml.safe_load(path.read_text(encoding="utf-8")))
+    assert settings.algorithm == "mpo" and settings.env.split in settings.env.make().splits
+    assert settings.evaluation.split != settings.env.split

@@ -10,6 +10,7 @@ from turnbench.agents.model import Model
 from turnbench.agents.react import ReActPolicy
 from turnbench.agents.rollout import finish_all, play, start_many
 from turnbench.agents.scorers import Scorer, make_scorer
+from turnbench.agents.values import Value
 from turnbench.envs.core import TextEnv
 from turnbench.envs.errors import ConfigError
 from turnbench.envs.record import Task
@@ -41,6 +42,8 @@ class BestOfN:
 
     def solve(self, env: TextEnv, task: Task, rng: np.random.Generator) -> Population:
         """Play the task N times and choose. Missing paths are never chosen while another is left."""
+        if isinstance(self.scorer, Value):
+            self.scorer.check(task.env)
         rollouts = start_many(env, task, rng, self.n)
         play(rollouts, self.policy)
         paths = finish_all(rollouts, env)

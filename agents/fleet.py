@@ -57,7 +57,7 @@ class Fleet:
     `value`: the name or folder of a value function, or its mapping; values below 0 count as 0, and
     such states are never recorded. `every`: rounds between two drawings. `decay`: what a state's weight
     is multiplied by a round. `weights`: "linear", or "linear_filtered", which leaves out states below
-    half of the highest value. `select`: the path of the highest value is submitted, or (an oracle)
+    half of the highest value. An agent that has ended keeps its place in the population. `select`: the path of the highest value is submitted, or (an oracle)
     that of the highest true return. There are as many rounds as an episode has turns. Other options
     are ReActPolicy's.
     """
@@ -98,33 +98,27 @@ class Fleet:
         self.value.check(task.env)
         if self.n > 1 and self.every < env.max_turns:
             refuse_unforkable(env, task)
-        memory, ended = Memory(), list[Rollout]()
-        fleet = start_many(env, task, rng, self.n)
+        memory, agents = Memory(), start_many(env, task, rng, self.n)
         for now in range(1, env.max_turns + 1):
-            ended += [agent for agent in fleet if agent.over]
-            fleet = [agent for agent in fleet if not agent.over]
-            if not fleet:
-                break
             if now > 1 and (now - 1) % self.every == 0:
-                fleet = self._draw(fleet, memory, now, rng)
-            for agent, move in zip(fleet, self.policy.act(fleet), strict=True):
+                self._draw(agents, memory, now, rng)
+            live = [agent for agent in agents if not agent.over]
+            for agent, move in zip(live, self.policy.act(live) if live else (), strict=True):
                 agent.advance(move)
-        return self._population(ended + fleet, memory, env)
+        return self._population(agents, memory, env)
 
-    def _draw(
-        self, fleet: list[Rollout], memory: Memory, now: int, rng: np.random.Generator
-    ) -> list[Rollout]:
-        """Record the fleet's states, then draw as many from all that are recorded."""
-        values = estimates(self.value, fleet)
-        memory.records += [Record(s, v, now) for s, v in zip(fleet, values, strict=True) if v > 0]
-        if not memory.records:
-            return fleet
-        memory.hopeless += [s for s, v in zip(fleet, values, strict=True) if not v > 0]
-        drawn = []
-        for k in draw(self._odds(memory.records, now), len(fleet), rng):
-            memory.records[k].drawn += 1
-            drawn.append(memory.records[k].state.fork())
-        return drawn
+    def _draw(self, agents: list[Rollout], memory: Memory, now: int, rng: np.random.Generator) -> None:
+        """Record the states of all that play, then draw as many from the whole record in their places."""
+        live = [k for k, agent in enumerate(agents) if not agent.over]
+        values = estimates(self.value, [agents[k] for k in live])
+        memory.records += [Record(agents[k], v, now) for k, v in zip(live, values, strict=True) if v > 0]
+        if not (memory.records and live):
+            return
+        memory.hopeless += [agents[k] for k, v in zip(live, values, strict=True) if not v > 0]
+        drawn = draw(self._odds(memory.records, now), len(live), rng)
+        for k, which in zip(live, drawn, strict=True):
+            memory.records[which].drawn += 1
+            agents[k] = memory.records[which].state.fork()
 
     def _odds(self, records: Sequence[Record], now: int) -> Floats:
         """The probability of each recorded state, shape [records]."""

@@ -49,11 +49,27 @@ def test_the_fleet_goes_back_to_older_states(decay: float, back: bool) -> None:
     old = Rollout.start(Toy(), TASK, np.random.default_rng(0))
     newer = old.fork()
     newer.advance(Move("right"))
-    memory = Memory([Record(old, 1.0, 1)])
-    drawn = agent._draw([newer.fork() for _ in range(200)], memory, 2, np.random.default_rng(0))
-    returned = sum(not rollout.turns for rollout in drawn)
+    memory, fleet = Memory([Record(old, 1.0, 1)]), [newer.fork() for _ in range(200)]
+    agent._draw(fleet, memory, 2, np.random.default_rng(0))
+    returned = sum(not rollout.turns for rollout in fleet)
     assert returned / 200 == pytest.approx(agent._odds(memory.records, 2)[0], abs=0.02)
     assert (returned > 0) == back
+
+
+def test_ended_agents_keep_their_places() -> None:
+    """Places must tell nothing about how a path ended: equal weights take the first."""
+    found = [[len(path.turns) for path in solve(seed, n=12).trajectories] for seed in range(10)]
+    assert any(lengths != sorted(lengths) for lengths in found)
+
+
+def test_a_copy_that_cannot_be_made_never_plays_in_its_parent() -> None:
+    class Brittle(Toy):
+        def fork(self) -> "Brittle":
+            raise OSError("no space")
+
+    found = solve(world=Brittle(), n=6, answer=lambda _: "wait")
+    assert {path.outcome for path in found.trajectories} == {Outcome.ENV_ERROR}
+    assert {len(path.turns) for path in found.trajectories} == {1}
 
 
 def test_states_without_value_are_never_recorded() -> None:

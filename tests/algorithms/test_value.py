@@ -411,6 +411,10 @@ def test_an_encoder_trains_and_predicts_the_future(few: Path, bert: Path, tmp_pa
 def test_a_value_for_another_world_is_refused_before_the_first_call(fitted: Path) -> None:
     model = ScriptedModel(lambda _: pytest.fail("the model was asked"))
     agent = AMC(model, n=4, value=str(fitted))
+    with pytest.raises(ConfigError, match="not for other/World-v0"):
+        BestOfN(model, scorer=str(fitted)).solve(
+            Toy(mdp=WORLD), Task("other/World-v0", "0"), np.random.default_rng(0)
+        )
     with pytest.raises(ConfigError, match=r"trained for turnbench/Toy-v0, not for other/World-v0"):
         agent.solve(Toy(mdp=WORLD), Task("other/World-v0", "0"), np.random.default_rng(0))
 

@@ -1,7 +1,7 @@
 """Configs of trainers: checked, explained where they are wrong, and tied to a run folder."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -38,15 +38,16 @@ def _section(kind: type[BaseModel], name: str) -> type[BaseModel] | None:
     return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
 
 
-def claim(out: Path, settings: BaseModel) -> None:
-    """Mark the run folder as this config's. Raises ConfigError where it is another's; only `steps`
-    may differ."""
+def claim(out: Path, settings: BaseModel, *, free: Collection[str] = ("steps",)) -> None:
+    """Mark the run folder as this config's. Raises ConfigError where it is another's; the keys in
+    `free` may differ."""
     mine = settings.model_dump(mode="json")
     path = out / "config.json"
     out.mkdir(parents=True, exist_ok=True)
     if path.exists():
         theirs = json.loads(path.read_text(encoding="utf-8"))
-        differing = [k for k in {**mine, **theirs} if k != "steps" and mine.get(k) != theirs.get(k)]
+        keys = [key for key in {**mine, **theirs} if key not in free]
+        differing = [key for key in keys if mine.get(key) != theirs.get(key)]
         if differing:
             raise ConfigError(
                 f"{out} holds a run with another {', '.join(differing)}: name a new folder"

@@ -6,7 +6,6 @@ all other tokens, which fades out: predicting what the world says teaches a smal
 and copy. A run can be killed at any moment and started again: it ends with the same weights.
 """
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
@@ -25,6 +24,7 @@ from turnbench.algorithms.evaluation import Evaluation, evaluate
 from turnbench.algorithms.learner import Learner, Row, collate, draw_row, make_optimizers, schedule
 from turnbench.algorithms.new_model import NewModel, new_model
 from turnbench.algorithms.progress import Progress
+from turnbench.algorithms.settings import checked, claim
 from turnbench.envs.errors import ConfigError
 
 FREE = ("steps", "evaluation", "save_every")  # what a run may go on with another value of
@@ -78,43 +78,7 @@ def train(config: Mapping[str, Any], out: Path) -> Path:
 
 def read_config(config: Mapping[str, Any]) -> Config:
     """The checked config. Raises ConfigError that names each wrong field."""
-    try:
-        return Config.model_validate(dict(config))
-    except ValidationError as error:
-        lines = [_explain(e["loc"], e["msg"], e["type"]) for e in error.errors()]
-        raise ConfigError("; ".join(lines)) from error
-
-
-OWNERS: dict[str, type[BaseModel]] = {
-    "data": Source,
-    "text": Source,
-    "source": Source,
-    "model": NewModel,
-    "evaluation": Evaluation,
-}
-
-
-def _explain(where: tuple[int | str, ...], message: str, kind: str) -> str:
-    place = ".".join(map(str, where)) or "config"
-    if kind != "extra_forbidden":
-        return f"{place}: {message}"
-    owner = next((o for name, o in OWNERS.items() if name in where[:-1]), Config)
-    return f"{place}: unknown key; known: {', '.join(sorted(owner.model_fields))}"
-
-
-def _claim(out: Path, settings: Config) -> None:
-    """Mark the run folder as this config's. Raises ConfigError where it is another's."""
-    mine = settings.model_dump(mode="json")
-    path = out / "config.json"
-    out.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        theirs = json.loads(path.read_text(encoding="utf-8"))
-        differing = [k for k in mine if k not in FREE and mine[k] != theirs.get(k)]
-        if differing:
-            raise ConfigError(
-                f"{out} holds a run with another {', '.join(differing)}: name a new folder"
-            )
-    checkpoint.write_text(path, json.dumps(mine, indent=2))
+    return checked(Config, config)
 
 
 class _Run:
@@ -122,7 +86,7 @@ class _Run:
         self.settings, self.out = settings, out
         self.accelerator = Accelerator(mixed_precision=settings.precision)
         with self.accelerator.main_process_first():
-            _claim(out, settings)
+            claim(out, settings, free=FREE)
         self.examples = Examples(settings.data, settings.seed)
         found = checkpoint.newest(out)
         self.step = checkpoint.step_of(found) if found else 0

@@ -44,23 +44,26 @@ def make_model(spec: Mapping[str, Any] | str) -> "Model":
     A backend's constructor also takes `name` and `sampling`. "hf:FOLDER" and "api:MODEL" do as well.
     Raises UnknownName, ConfigError, ModelError.
     """
+    spec = model_spec(spec) if isinstance(spec, str) else spec
     cls, arguments = model_arguments(spec)
     try:
         return cls(**arguments)  # type: ignore[no-any-return]
+    except ImportError as error:
+        raise _not_installed("backend", spec["backend"], error) from error
     except (TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"model {spec!r}: {' '.join(str(error).split())}") from error
 
 
-def model_arguments(spec: Mapping[str, Any] | str) -> tuple[Any, dict[str, Any]]:
+def model_arguments(spec: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The class that a model's specification names and the checked arguments to make it with.
 
     Raises UnknownName, ConfigError.
     """
     from turnbench.agents.model import Sampling
 
-    options = model_spec(spec) if isinstance(spec, str) else dict(spec)
+    options = dict(spec)
     backend = options.pop("backend", None)
     if not isinstance(backend, str):
         raise ConfigError(f"a model needs the key 'backend': one of {', '.join(BACKENDS)}")
@@ -147,13 +150,13 @@ def _find(kind: str, name: str, registry: Mapping[str, str]) -> Any:
     except ImportError as error:
         if name not in registry and error.name and f"{module}.".startswith(f"{error.name}."):
             raise UnknownName(kind, name, registry) from error
-        raise ConfigError(f"{kind} {name!r} can't be loaded: {error}{_extra(name)}") from error
+        raise _not_installed(kind, name, error) from error
     if not callable(found):
         raise UnknownName(kind, name, registry)
     return found
 
 
-def _extra(backend: str) -> str:
-    """How to install what a backend needs, where an extra brings it."""
-    extra = EXTRAS.get(backend)
-    return f" (pip install 'turnbench[{extra}]')" if extra else ""
+def _not_installed(kind: str, name: str, error: ImportError) -> ConfigError:
+    """The error for what needs a package, with how to install it where an extra brings it."""
+    hint = f" (pip install 'turnbench[{EXTRAS[name]}]')" if name in EXTRAS else ""
+    return ConfigError(f"{kind} {name!r} can't be loaded: {error}{hint}")

@@ -40,12 +40,13 @@ class Chat:
 
         Raises ModelError where the prompt can't be written so.
         """
-        if not prompt.covered:
-            return tuple(self.tokens(self._render(prompt.messages, generation=True)))
-        self._check(prompt)
-        rest = self.tokens(self._after_answer(prompt.messages, prompt.covered, generation=True))
-        ended = prompt.context[-1] in self.ends and rest[0] in self.ends
-        return prompt.context + tuple(rest[1:] if ended else rest)
+        ids = self._extended(prompt) if prompt.covered else self._whole(prompt.messages)
+        if not ids or min(ids) < 0 or max(ids) >= self.vocabulary:
+            raise ModelError(
+                f"the prompt is empty or has ids outside the network's vocabulary of {self.vocabulary}: do tokenizer"
+                " and weights belong together?"
+            )
+        return ids
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of sampled ids, without special tokens."""
@@ -69,6 +70,15 @@ class Chat:
         """The ids of a template's text, in which special tokens may stand."""
         with self._lock:  # a fast tokenizer refuses to be used by two threads at once
             return self.tokenizer.encode(text, add_special_tokens=False)  # type: ignore[no-any-return]
+
+    def _whole(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return tuple(self.tokens(self._render(messages, generation=True)))
+
+    def _extended(self, prompt: Prompt) -> tuple[int, ...]:
+        self._check(prompt)
+        rest = self.tokens(self._after_answer(prompt.messages, prompt.covered, generation=True))
+        ended = prompt.context[-1] in self.ends and bool(rest) and rest[0] in self.ends
+        return prompt.context + tuple(rest[1:] if ended else rest)
 
     def _render(self, messages: Sequence[Message], *, generation: bool) -> str:
         rows = [{"role": m.role, "content": m.content} for m in messages]
@@ -110,8 +120,6 @@ class Chat:
         opening = self._opening(covered[:first])
         if ids[: len(opening)] != opening:
             raise ModelError("the token ids of the context are not those of this conversation's opening")
-        if min(ids) < 0 or max(ids) >= self.vocabulary:
-            raise ModelError(f"the context has ids outside the vocabulary of {self.vocabulary}")
 
     def _opening_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """The ids of what stands before the first answer, as far as no later text can change them."""

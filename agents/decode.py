@@ -57,6 +57,10 @@ class Decoder:
         """Let all rows go."""
         self.lanes.reset()
 
+    def forget(self) -> None:
+        """Let all rows and all that is kept of past ones go, as after a change of the weights."""
+        self.lanes.forget()
+
     def _take(self, rows: Sequence[Row], logits: Tensor) -> None:
         drawn = list(zip(rows, *draw(logits, rows), strict=True))
         for row, token, logprob in reversed(drawn):

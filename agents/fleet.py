@@ -57,9 +57,9 @@ class Fleet:
     `value`: the name or folder of a value function, or its mapping; values below 0 count as 0, and
     such states are never recorded. `every`: rounds between two drawings. `decay`: what a state's weight
     is multiplied by a round. `weights`: "linear", or "linear_filtered", which leaves out states below
-    half of the highest value. An agent that has ended keeps its place in the population. `select`: the path of the highest value is submitted, or (an oracle)
-    that of the highest true return. There are as many rounds as an episode has turns. Other options
-    are ReActPolicy's.
+    half of the highest value. `select`: the path of the highest value is submitted, or (an oracle) that
+    of the highest true return. There are as many rounds as an episode has turns; an agent that has ended
+    keeps its place. Other options are ReActPolicy's.
     """
 
     def __init__(

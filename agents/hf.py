@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
@@ -53,28 +53,59 @@ class HfModel:
         max_batch: int = 64,
         cache_bytes: int = 2**30,
     ) -> None:
-        if max_batch < 1 or cache_bytes < 0:
-            raise ModelError(f"max_batch is {max_batch} and cache_bytes {cache_bytes}: too small")
-        folder = _folder(path)
-        self.name, self.sampling = name or path, sampling
-        self.tokenizer, self.network = _load(folder, device, dtype)
+        tokenizer, network = _load(_folder(path), device, dtype)
+        self._use(network, tokenizer, name or path, sampling, max_batch, cache_bytes)
+
+    @classmethod
+    def of(
+        cls,
+        network: Any,
+        tokenizer: Any,
+        *,
+        name: str = "live",
+        sampling: Sampling = Sampling(),
+        max_batch: int = 64,
+        cache_bytes: int = 2**30,
+    ) -> Self:
+        """A model around a network in memory, which stays the caller's.
+
+        The network is read, never changed; it must be in evaluation mode while it is asked. Whoever
+        changes its weights calls `forget` before asking again.
+        """
+        model = cls.__new__(cls)
+        model._use(network, tokenizer, name, sampling, max_batch, cache_bytes)
+        return model
+
+    def _use(
+        self,
+        network: Any,
+        tokenizer: Any,
+        name: str,
+        sampling: Sampling,
+        max_batch: int,
+        cache_bytes: int,
+    ) -> None:
         from turnbench.agents.chat import Chat
         from turnbench.agents.decode import Decoder
 
-        config = self.network.config.get_text_config()
-        if len(self.tokenizer) > config.vocab_size:
-            raise ModelError(
-                f"{str(folder)!r}: the tokenizer has {len(self.tokenizer)} ids,"
-                f" the network only {config.vocab_size}"
-            )
+        if max_batch < 1 or cache_bytes < 0:
+            raise ModelError(f"max_batch is {max_batch} and cache_bytes {cache_bytes}: too small")
+        self.name, self.sampling = name, sampling
+        self.tokenizer, self.network = tokenizer, network
+        config = network.config.get_text_config()
         self.context_length: int | None = getattr(config, "max_position_embeddings", None)
-        self.chat = Chat(self.tokenizer, config.vocab_size, _ends(self.network))
+        self.chat = Chat(tokenizer, config.vocab_size, _ends(network))
         decoder = Decoder(
-            self.network, self.chat.ends, self.chat.stopped, max_rows=max_batch, cache_bytes=cache_bytes
+            network, self.chat.ends, self.chat.stopped, max_rows=max_batch, cache_bytes=cache_bytes
         )
-        one_thread = self.network.device.type == "cpu" and self.network.num_parameters() < SMALL
+        one_thread = network.device.type == "cpu" and network.num_parameters() < SMALL
         self._worker = Worker(decoder, 1 if one_thread else None)
         self._finalizer = weakref.finalize(self, self._worker.close)
+
+    def forget(self) -> None:
+        """Drop all that was computed with the network's weights as they were; nothing may be asked
+        meanwhile. Afterwards answers are those of a model that was made anew."""
+        self._worker.call(lambda decoder: decoder.forget())
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Answer]:
         """One answer for each prompt, in order; `sampling` None takes the model's own.

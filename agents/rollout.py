@@ -7,7 +7,7 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from turnbench.agents.model import Completion
+from turnbench.agents.model import Completion, common_prefix
 from turnbench.envs.core import TextEnv
 from turnbench.envs.record import MISSING, Failure, Outcome, Task, Tokens, Trajectory, Turn
 
@@ -90,7 +90,7 @@ class Rollout:
         text = None if done.text == move.action else done.text
         tokens = None
         if done.logprobs:
-            keep = _common(self.context, done.prompt_ids)
+            keep = common_prefix(self.context, done.prompt_ids)
             tokens = Tokens(keep, done.prompt_ids[keep:], done.ids, done.logprobs)
             self.context = done.prompt_ids + done.ids
         return Turn(self.observation, move.action, reward, text, tokens)
@@ -115,24 +115,17 @@ class Rollout:
 
     def finish(self) -> Trajectory:
         """The path as a record."""
-        outcome = Outcome.TRUNCATED if self.truncated or not self.env.over else Outcome.OK
-        success = bool(self.info.get("success")) if self.env.has_success else None
+        ended = Outcome.TRUNCATED if self.truncated or not self.env.over else Outcome.OK
+        outcome = ended if self.failure is None else self.failure.outcome
+        judged = self.env.has_success and outcome not in MISSING
         return Trajectory(
             self.task,
             tuple(self.turns),
             self.observation,
-            outcome if self.failure is None else self.failure.outcome,
+            outcome,
             None if self.failure is None else self.failure.message,
-            success,
+            bool(self.info.get("success")) if judged else None,
         )
-
-
-def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """The length of the longest common beginning."""
-    if right[: len(left)] == left:
-        return len(left)
-    pairs = zip(left, right, strict=False)
-    return next((k for k, (a, b) in enumerate(pairs) if a != b), len(right))
 
 
 def start_many(env: TextEnv, task: Task, rng: np.random.Generator, count: int) -> list[Rollout]:

@@ -11,20 +11,32 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnbench.envs.errors import UnknownName
+from turnbench.envs.errors import ConfigError, UnknownName
 
 ALGORITHMS: dict[str, str] = {
+    "dapo": "turnbench.algorithms.grpo:train_dapo",
+    "gigpo": "turnbench.algorithms.grpo:train_gigpo",
+    "grpo": "turnbench.algorithms.grpo:train",
+    "gspo": "turnbench.algorithms.grpo:train_gspo",
+    "mpo": "turnbench.algorithms.mpo:train",
+    "ppo": "turnbench.algorithms.ppo:train",
+    "sao": "turnbench.algorithms.ppo:train_sao",
     "sft": "turnbench.algorithms.sft:train",
+    "turn_ppo": "turnbench.algorithms.ppo:train_turn_ppo",
     "value": "turnbench.algorithms.value:train",
 }
 
 
 def trainer(name: str) -> Callable[[Mapping[str, Any], Path], Path]:
-    """The trainer registered as `name`, or named as "module:function". Raises UnknownName."""
-    module, colon, attribute = ALGORITHMS.get(name, name).partition(":")
+    """The trainer registered as `name`, or named as "module:function".
+
+    Raises UnknownName, or ConfigError where a package is missing.
+    """
+    module, _, attribute = ALGORITHMS.get(name, name).partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-    except (ModuleNotFoundError, AttributeError, ValueError) as error:
-        if colon and name in ALGORITHMS:
-            raise
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        if name in ALGORITHMS and isinstance(error, ImportError):
+            told = f"algorithm {name!r} can't be loaded: {error} (pip install 'turnbench[train]')"
+            raise ConfigError(told) from error
         raise UnknownName("algorithm", name, ALGORITHMS) from error

@@ -50,6 +50,14 @@ class Turns:
             raise ValueError("a turn without action tokens stands before one that has some")
         return cls(mask, index, starts, ends, lengths, valid)
 
+    def take(self, chosen: Tensor) -> "Turns":
+        """The trajectories of these numbers [B']."""
+        return Turns(*(getattr(self, name)[chosen] for name in self.__slots__))
+
+    def to(self, device: torch.device | str) -> "Turns":
+        """The same on another device."""
+        return Turns(*(getattr(self, name).to(device) for name in self.__slots__))
+
     def to_tokens(self, per_turn: Tensor) -> Tensor:
         """[B, K] -> [B, T]: each action token gets its turn's number, other tokens 0."""
         return per_turn.gather(1, self.index) * self.mask
@@ -109,16 +117,22 @@ def next_values(turns: Turns, values: Tensor, bootstrap: Tensor) -> Tensor:
 
 
 def token_gae(
-    turns: Turns, rewards: Tensor, values: Tensor, bootstrap: Tensor, *, gamma: float, lam: float
+    turns: Turns,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap: Tensor,
+    *,
+    gamma: float,
+    lam: float | Tensor,
 ) -> Tensor:
     """[B, T]: generalised advantage estimate over action tokens (Schulman et al. 2016, eq. 16).
 
     `rewards` [B, K] are paid at each turn's last token. The trace runs from token to token across
-    turns, skipping observations, as in PPO for language models.
+    turns, skipping observations, as in PPO for language models. `lam` may be [B, 1], one a trajectory.
     """
     paid = torch.where(turns.ends, turns.to_tokens(rewards), 0)
     delta = (paid + gamma * next_values(turns, values, bootstrap) - values) * turns.mask
-    decay = torch.ones_like(values).masked_fill(turns.mask, gamma * lam)
+    decay = torch.where(turns.mask, gamma * torch.as_tensor(lam, dtype=values.dtype), 1.0)
     return suffix_scan(delta, decay) * turns.mask
 
 
@@ -260,20 +274,22 @@ def group_relative(
     group of one nothing can be compared: the advantage is 0. `scale=False` leaves the division out
     (Dr. GRPO).
     """
-    count, mean, variance = _group_moments(returns, groups)
-    centred = returns - mean
-    if not scale:
-        return centred
-    return torch.where(count > 1, centred / (variance.sqrt() + epsilon), torch.zeros_like(centred))
+    if not len(returns):
+        return returns
+    mean, variance, differs = _group_moments(returns, groups)
+    centred = torch.where(differs, returns - mean, 0)  # a mean of equals is not exactly their value
+    return centred / (variance.sqrt() + epsilon) if scale else centred
 
 
 def _group_moments(x: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Count, mean and sample variance of each element's group, as [B]."""
+    """Mean and sample variance of each element's group, and whether it varies at all, as [B]."""
     size = int(groups.max()) + 1
+    zeros = torch.zeros(size, dtype=x.dtype, device=x.device)
     count = torch.bincount(groups, minlength=size).to(x.dtype)
-    mean = torch.zeros(size, dtype=x.dtype, device=x.device).index_add(0, groups, x) / count.clamp(min=1)
-    squares = torch.zeros_like(mean).index_add(0, groups, (x - mean[groups]).square())
-    return count[groups], mean[groups], (squares / (count - 1).clamp(min=1))[groups]
+    mean = zeros.index_add(0, groups, x) / count.clamp(min=1)
+    squares = zeros.index_add(0, groups, (x - mean[groups]).square())
+    top, low = (zeros.scatter_reduce(0, groups, x, how, include_self=False) for how in ("amax", "amin"))
+    return mean[groups], (squares / (count - 1).clamp(min=1))[groups], (top > low)[groups]
 
 
 def turn_group_relative(
@@ -302,15 +318,24 @@ def turn_targets(
     return turns.to_tokens(level + turns.at_starts(values))
 
 
-def whiten(advantages: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
-    """Advantages shifted and scaled to mean 0 and variance 1 over all masked tokens; others 0.
+def whiten(advantages: Tensor, mask: Tensor, *, centre: bool = True, epsilon: float = 1e-8) -> Tensor:
+    """Advantages scaled to variance 1, and shifted to mean 0, over all masked tokens; others 0.
 
-    One affine map for all tokens, so what holds between a turn and its tokens keeps holding.
+    One affine map for all tokens, so what holds between a turn and its tokens keeps holding. With
+    `centre` False signs are kept.
     """
     chosen = advantages[mask]
     if chosen.numel() < 2:
         return advantages * mask
-    return (advantages - chosen.mean()) / (chosen.std(correction=0) + epsilon) * mask
+    shift = chosen.mean() if centre else 0.0
+    return (advantages - shift) / (chosen.std(correction=0) + epsilon) * mask
+
+
+def explained_variance(values: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+    """Scalar: 1 - Var(targets - values) / Var(targets) over masked tokens; NaN where targets don't vary."""
+    spread = targets[mask].var(correction=0)
+    left = (targets - values)[mask].var(correction=0)
+    return torch.where(spread > 0, 1 - left / spread.clamp(min=1e-30), torch.nan)
 
 
 def between_turn_share(turns: Turns, values: Tensor) -> Tensor:

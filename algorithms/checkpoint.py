@@ -7,7 +7,7 @@ optimizer's state and the step; the newest two are kept.
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 KEPT = 2
+Optimizers = Sequence[torch.optim.Optimizer]
 
 
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
@@ -46,13 +47,21 @@ def write_text(target: Path, text: str) -> None:
     fresh.replace(target)
 
 
-def save(out: Path, step: int, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer) -> Path:
-    """Write the checkpoint of `step` and drop those before the last `KEPT`."""
+def save(
+    out: Path,
+    step: int,
+    model: Any,
+    tokenizer: Any,
+    optimizers: Optimizers,
+    also: Callable[[Path], None] = lambda folder: None,
+) -> Path:
+    """Write the checkpoint of `step`, with what `also` writes, and drop those before the last `KEPT`."""
 
     def fill(folder: Path) -> None:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        save_file(_flat(optimizer), folder / "optimizer.safetensors")
+        save_file(_flat(optimizers), folder / "optimizer.safetensors")
+        also(folder)
         (folder / "step.json").write_text(json.dumps({"step": step}), encoding="utf-8")
 
     target = out / "steps" / f"{step:06d}"
@@ -72,24 +81,30 @@ def step_of(folder: Path) -> int:
     return int(json.loads((folder / "step.json").read_text(encoding="utf-8"))["step"])
 
 
-def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
-    """Put a checkpoint's state into a fresh optimizer over the same parameters."""
-    state: dict[int, dict[str, torch.Tensor]] = {}
+def load_optimizers(folder: Path, optimizers: Optimizers) -> None:
+    """Put a checkpoint's state into fresh optimizers over the same parameters."""
+    states: list[dict[int, dict[str, torch.Tensor]]] = [{} for _ in optimizers]
     with safe_open(folder / "optimizer.safetensors", "pt") as file:
         for key in file.keys():  # noqa: SIM118 (it isn't a mapping)
-            index, _, name = key.partition(".")
-            state.setdefault(int(index), {})[name] = file.get_tensor(key)
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+            which, index, name = key.split(".")
+            states[int(which)].setdefault(int(index), {})[name] = file.get_tensor(key)
+    for optimizer, state in zip(optimizers, states, strict=True):
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _all(out: Path) -> list[Path]:
     return sorted((out / "steps").glob("[0-9]*"))
 
 
-def _flat(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    state = optimizer.state_dict()["state"]
-    return {f"{k}.{name}": value.contiguous() for k, row in state.items() for name, value in row.items()}
+def _flat(optimizers: Optimizers) -> dict[str, torch.Tensor]:
+    """All state tensors, named "optimizer.parameter.name"."""
+    return {
+        f"{which}.{index}.{name}": value.contiguous()
+        for which, optimizer in enumerate(optimizers)
+        for index, row in optimizer.state_dict()["state"].items()
+        for name, value in row.items()
+    }
 
 
 def _sync(path: Path) -> None:

@@ -1,11 +1,10 @@
 """Where conversations to learn from come from: a world's demonstrator, or a file.
 
-The k-th example is a function of (seed, k) and of how far the run is: nothing else has to be kept
+The k-th example is a function of (seed, k) and of the step: nothing else has to be kept
 to resume, and every process of a run can make the same batch.
 """
 
 import importlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +19,12 @@ from turnbench.envs.core import MAX_SEED, TextEnv
 from turnbench.envs.errors import ConfigError, UnknownName
 from turnbench.envs.record import Task, Trajectory
 
+TRIES = 100
 Demonstrator = Callable[[TextEnv, Task, np.random.Generator, float], Trajectory]
 
 DEMONSTRATORS: dict[str, str] = {
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft_plan:demonstrate",
+    "turnbench/TextCraftMadeUp-v0": "turnbench.envs.textcraft_plan:demonstrate",
 }
 
 
@@ -44,16 +45,20 @@ class Source(BaseModel):
         None, description='JSONL file, one {"messages": [{"role": ..., "content": ...}, ...]} a line.'
     )
     share: float = Field(1.0, gt=0, description="How often it is drawn from, relative to the others.")
-    begin: float = Field(0.0, ge=0, le=1, description="Part of the run from which on it is drawn from.")
-    end: float = Field(1.0, ge=0, le=1, description="Part of the run until which it is drawn from.")
+    begin: int = Field(0, ge=0, description="Step from which on it is drawn from.")
+    end: int | None = Field(None, ge=1, description="Step before which it is drawn from; null: always.")
 
     @model_validator(mode="after")
     def _one_kind(self) -> "Source":
         if (self.env is None) == (self.file is None):
             raise ValueError("a source names either env or file")
-        if self.begin >= self.end:
-            raise ValueError(f"begin ({self.begin:g}) must be less than end ({self.end:g})")
+        if self.end is not None and self.begin >= self.end:
+            raise ValueError(f"begin ({self.begin}) must be less than end ({self.end})")
         return self
+
+    def share_at(self, step: int) -> float:
+        """The share with which it is drawn from at a step."""
+        return self.share * (self.begin <= step and (self.end is None or step < self.end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +92,14 @@ class EnvStream:
         self.play = demonstrator(source.demonstrator or source.env)
 
     def draw(self, rng: np.random.Generator) -> Conversation:
-        """A demonstration of a random task of the split."""
-        task = self.tasks[int(rng.integers(len(self.tasks)))]
-        seed = int(rng.integers(MAX_SEED))
-        chosen = Task(str(self.source.env), task, self.source.split, seed)
-        return conversation(self.play(self.env, chosen, rng, self.source.mistakes))
+        """A successful demonstration of a random task of the split."""
+        for _ in range(TRIES):
+            task = self.tasks[int(rng.integers(len(self.tasks)))]
+            chosen = Task(str(self.source.env), task, self.source.split, int(rng.integers(MAX_SEED)))
+            path = self.play(self.env, chosen, rng, self.source.mistakes)
+            if path.success is not False and path.failure is None:
+                return conversation(path)
+        raise ConfigError(f"{TRIES} demonstrations in {self.source.env} failed: are its turns too few?")
 
 
 class FileStream:
@@ -115,14 +123,12 @@ class Examples:
         self.sources, self.seed = tuple(sources), seed
         self.streams = [FileStream(s) if s.file else EnvStream(s) for s in sources]
 
-    def draw(self, index: int, progress: float) -> Conversation:
-        """Example `index`, at `progress` (0 to 1) through the run."""
+    def draw(self, index: int, step: int = 0) -> Conversation:
+        """Example `index`, from the sources that are open at `step`."""
         rng = np.random.default_rng([self.seed, index])
-        shares = np.array([s.share * (s.begin <= progress < s.end) for s in self.sources])
+        shares = np.array([source.share_at(step) for source in self.sources])
         if not shares.any():
-            raise ConfigError(
-                f"no source covers the part of the run at {progress:.3f}: see begin and end"
-            )
+            raise ConfigError(f"no source is open at step {step}: see begin and end")
         return self.streams[int(rng.choice(len(shares), p=shares / shares.sum()))].draw(rng)
 
 
@@ -158,11 +164,10 @@ class _Line(BaseModel):
 
 def _read_line(line: str, where: str) -> Conversation:
     try:
-        row = json.loads(line)
-        messages = tuple(Message(**m) for m in _Line.model_validate(row).messages)
-    except (ValueError, TypeError) as error:
+        messages = tuple(_Line.model_validate_json(line).messages)
+    except ValueError as error:
         raise ConfigError(f"{where}: {' '.join(str(error).split())[:300]}") from error
-    if not any(m.role == "assistant" for m in messages):
+    if not any(message.role == "assistant" for message in messages):
         raise ConfigError(f"{where}: no assistant message to learn from")
     return Conversation(messages)
 

@@ -72,10 +72,9 @@ def masked_ratio(
     return (torch.where(inside, ratio, 0) * advantages).detach() * logprobs
 
 
-def clip_fraction(ratio: Tensor, advantages: Tensor, mask: Tensor, *, low: float, high: float) -> Tensor:
-    """Scalar: the share of action tokens whose gradient the clip takes away."""
-    cut = ((ratio > 1 + high) & (advantages > 0)) | ((ratio < 1 - low) & (advantages < 0))
-    return (cut & mask).sum() / mask.sum().clamp(min=1)
+def is_clipped(ratio: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
+    """[B, T] bool: whether the clip takes a token's gradient away."""
+    return ((ratio > 1 + high) & (advantages > 0)) | ((ratio < 1 - low) & (advantages < 0))
 
 
 def kl_estimate(
@@ -97,19 +96,18 @@ def kl_estimate(
     raise ValueError(f"estimator is {estimator!r}; it must be k1, k2 or k3")
 
 
-def average(x: Tensor, turns: Turns, *, over: Averaging = "token") -> Tensor:
-    """Scalar: the mean of [B, T] over action tokens.
+def token_weights(turns: Turns, *, over: Averaging = "token") -> Tensor:
+    """[B, T]: weights of action tokens that add up to 1, so that a sum with them is a mean.
 
     `token` gives every token the same weight, so that long turns count more; `turn` every turn;
-    `sequence` every trajectory. Empty trajectories and turns have no weight.
+    `sequence` every trajectory. Empty trajectories and turns have none.
     """
-    chosen = torch.where(turns.mask, x, 0)
     match over:
         case "token":
-            return chosen.sum() / turns.mask.sum().clamp(min=1)
+            return turns.mask / turns.mask.sum().clamp(min=1)
         case "turn":
-            return turns.mean(chosen).sum() / turns.valid.sum().clamp(min=1)
+            return turns.to_tokens(1 / turns.lengths.clamp(min=1)) / turns.valid.sum().clamp(min=1)
         case "sequence":
-            count = turns.mask.sum(1)
-            return (chosen.sum(1) / count.clamp(min=1)).sum() / (count > 0).sum().clamp(min=1)
+            count = turns.mask.sum(1, keepdim=True)
+            return turns.mask / count.clamp(min=1) / (count > 0).sum().clamp(min=1)
     raise ValueError(f"over is {over!r}; it must be token, turn or sequence")

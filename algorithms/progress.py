@@ -12,6 +12,18 @@ from rich.progress import Progress as Bar
 
 from turnbench.algorithms.checkpoint import write_text
 
+SHOWN = {
+    "loss": "loss",
+    "held_out_loss": "held-out",
+    "success": "success",
+    "reward": "reward",
+    "held_out_reward": "held-out",
+    "kl": "KL",
+    "entropy": "entropy",
+    "clip_fraction": "clipped",
+    "explained_variance": "explained",
+    "eta2": "eta2",
+}
 QUIET = 10.0  # seconds between two plain lines where there is no terminal
 
 
@@ -63,11 +75,14 @@ class Progress:
                 f"step {step}/{self.steps} {self._note()}", highlight=False, soft_wrap=True
             )
 
+    def rows(self) -> list[dict[str, float]]:
+        """The rows of the part of the run that is kept."""
+        return [json.loads(line) for line in _rows_until(self.path, self.first)]
+
     def _note(self) -> str:
         rate = self.latest.get("tokens", 0) / max(self.latest.get("seconds", 0), 1e-9)
-        names = {"loss": "loss", "held_out_loss": "held-out", "success": "success"}
         parts = [
-            f"{label} {self.latest[name]:.3f}" for name, label in names.items() if name in self.latest
+            f"{label} {self.latest[name]:.3f}" for name, label in SHOWN.items() if name in self.latest
         ]
         return "  ".join([*parts, f"{rate:,.0f} tokens/s"])
 

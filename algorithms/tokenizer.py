@@ -21,7 +21,7 @@ PAD, END, USER, ASSISTANT, SYSTEM = "<|pad|>", "<|end|>", "<|user|>", "<|assista
 # Words that stand between names, so a name ends before them.
 BREAKS = r"craft|using|get|to|find"
 SPLIT = (
-    rf" ?\b(?:{BREAKS})\b"
+    rf" ?\b(?:{BREAKS})\b| minecraft:"
     rf"| ?[a-z]+(?:_[a-z]+)*(?: (?!(?:{BREAKS})\b)[a-z]+(?:_[a-z]+)*)*"
     r"| ?[A-Z][a-z]*| ?[0-9]{1,2}|\n+|\s+|."
 )
@@ -43,13 +43,13 @@ def train_tokenizer(texts: Iterable[str], size: int, context: int) -> PreTrained
     The same texts in the same order give the same tokenizer.
     """
     bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(SPLIT), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    bpe.decoder = decoders.ByteLevel()
     special = [PAD, END, USER, ASSISTANT, SYSTEM]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     bpe.train_from_iterator(
@@ -58,7 +58,7 @@ def train_tokenizer(texts: Iterable[str], size: int, context: int) -> PreTrained
             vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
         ),
     )
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=bpe,
         pad_token=PAD,
         eos_token=END,
@@ -97,11 +97,11 @@ def encode(tokenizer: Any, messages: Sequence[Message]) -> Encoded:
     text, spans = "", []
     for index, message in enumerate(messages):
         if message.role == "assistant":
-            start = len(_extend(tokenizer, messages[:index], text, True))
-            text = _extend(tokenizer, messages[: index + 1], text, False)
-            spans.append((start, _end_of_turn(text, start, tokenizer.eos_token)))
+            asked = _extend(tokenizer, messages[:index], text, True)
+            text = _extend(tokenizer, messages[: index + 1], asked, False)
+            spans.append((len(asked), _end_of_turn(text, len(asked), tokenizer.eos_token)))
     text = _extend(tokenizer, messages, text, False)
-    coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     begins = np.array([begin for begin, _ in coded["offset_mapping"]], dtype=np.int64)
     turn = np.full(len(begins), -1, dtype=np.int64)
     for number, (start, end) in enumerate(spans):

@@ -23,13 +23,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from turnbench import envs
 from turnbench.agents import shipped_path
 from turnbench.agents.regression import Card, Reader, Regressor, load_backbone, save_value
 from turnbench.algorithms.checkpoint import write_text
+from turnbench.algorithms.settings import checked, claim
 from turnbench.algorithms.value_data import (
     FILE,
     Example,
@@ -43,7 +44,7 @@ from turnbench.algorithms.value_data import (
     split_tasks,
     tasks_of,
 )
-from turnbench.envs.errors import ConfigError, UnknownName
+from turnbench.envs.errors import ConfigError
 
 Target = Literal["mean", "best_of_g", "exponential", "linex", "binary"]
 
@@ -97,6 +98,9 @@ class Config(BaseModel):
         return self
 
 
+COLLECTED = {"env", "options", "split", "seeds", "tasks", "group", "model", "policy", "seed"}
+
+
 def train(config: Mapping[str, Any], out: Path) -> Path:
     """Collect, fit and write a value function into the run folder `out`, which it returns.
 
@@ -104,7 +108,7 @@ def train(config: Mapping[str, Any], out: Path) -> Path:
     anew. Raises ConfigError, ModelError, LogError.
     """
     settings = read_config(config)
-    _claim(out, settings)
+    claim(out, settings, free=Config.model_fields.keys() - COLLECTED)
     torch.manual_seed(settings.seed)
     populations = _populations(settings, out)
     return _Run(settings, out, populations).run()
@@ -112,36 +116,7 @@ def train(config: Mapping[str, Any], out: Path) -> Path:
 
 def read_config(config: Mapping[str, Any]) -> Config:
     """The checked config. Raises ConfigError that names each wrong field."""
-    try:
-        return Config.model_validate(dict(config))
-    except ValidationError as error:
-        raise ConfigError(
-            "; ".join(_explain(e["loc"], e["msg"], e["type"]) for e in error.errors())
-        ) from error
-
-
-def _explain(where: tuple[int | str, ...], message: str, kind: str) -> str:
-    if kind == "extra_forbidden":
-        return str(UnknownName("key", str(where[0]), Config.model_fields))
-    return f"{'.'.join(map(str, where)) or 'config'}: {message}"
-
-
-COLLECTED = ("env", "options", "split", "seeds", "tasks", "group", "model", "policy", "seed")
-
-
-def _claim(out: Path, settings: Config) -> None:
-    """Mark the run folder as this config's. Raises ConfigError where its rollouts are another's."""
-    mine = settings.model_dump(mode="json")
-    path = out / "config.json"
-    out.mkdir(parents=True, exist_ok=True)
-    if path.exists() and (out / FILE).exists():
-        theirs = json.loads(path.read_text(encoding="utf-8"))
-        differing = [key for key in COLLECTED if mine[key] != theirs.get(key)]
-        if differing:
-            raise ConfigError(
-                f"{out} holds rollouts with another {', '.join(differing)}: name a new folder"
-            )
-    write_text(path, json.dumps(mine, indent=2))
+    return checked(Config, config)
 
 
 def _populations(settings: Config, out: Path) -> list[Any]:

@@ -8,7 +8,7 @@ file here and one line below. Other packages bring theirs through an entry point
 import importlib
 import inspect
 from collections.abc import Collection
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from turnbench.envs.core import TextEnv
 
 ENVS: dict[str, str] = {
+    "turnbench/ScienceWorld-v0": "turnbench.envs.sciworld:ScienceWorld",
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft:TextCraft",
+    "turnbench/TextCraftMadeUp-v0": "turnbench.envs.textcraft_made_up:MadeUpTextCraft",
     "turnbench/Toy-v0": "turnbench.envs.toy:Toy",
+    "turnbench/WebShop-v0": "turnbench.envs.webshop:WebShop",
 }
 
 for _id, _entry in ENVS.items():  # so that `gymnasium.make` knows them too
@@ -111,6 +114,7 @@ def _import(module: str, env_id: str) -> None:
         raise UnknownName("environment", env_id, list_envs()) from error
 
 
+@cache
 def _plugins() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group="turnbench.envs")}
 

@@ -12,9 +12,11 @@ check has a deadline; a world that hangs fails the check in which it hung.
 import queue
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from turnbench.envs import probe as p
@@ -67,14 +69,17 @@ class Report:
 def check_env(env: str | Maker, *, seconds: float = 60.0, **kwargs: Any) -> Report:
     """Run every check on an environment: an id, a class, or a factory of Gymnasium environments.
 
-    `seconds` bounds each check. Other arguments go to the environment. Raises UnknownName for an
-    unknown id; whatever else is wrong is in the report.
+    `seconds` bounds each check; a world that took long to play at all gets eight times that.
+    Other arguments go to the environment. Raises UnknownName for an unknown id; whatever else is
+    wrong is in the report.
     """
     name = env if isinstance(env, str) else getattr(env, "__qualname__", repr(env))
-    probe = Probe(p.maker(env, kwargs), p.origin(env, kwargs), seconds)
+    probe = Probe(p.maker(env, kwargs), p.origin(env, kwargs), seconds, seconds)
     results: list[Result] = []
     for check in CHECKS:
         results.append(_run(check, probe, results))
+        if check.name == "play":
+            probe.deadline = max(seconds, 8 * results[-1].seconds)
     return Report(name, tuple(results))
 
 
@@ -92,7 +97,7 @@ def _verdict(
             return "skip", f"rests on `{need}`, which didn't pass"
     if any(HUNG in r.message for r in before.values()):
         return "skip", "an earlier check hung"
-    match _within(probe.seconds, lambda: check.run(probe)):
+    match _within(probe.deadline, lambda: check.run(probe)):
         case None:
             return "pass", check.promise
         case Skipped() as why:
@@ -102,8 +107,14 @@ def _verdict(
         case Broken() as fault:
             return "fail", f"{fault}. {check.remedy}"
         case error:
-            text = " ".join(str(error).split())[:300]
-            return "fail", f"raised {type(error).__name__}: {text}. {check.remedy}"
+            return "fail", _raised(error)
+
+
+def _raised(error: BaseException) -> str:
+    """One line: the error and where it came from."""
+    text = " ".join(str(error).split())[:300] or "no message"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"raised {type(error).__name__}: {text} ({Path(last.filename).name}, line {last.lineno})"
 
 
 HUNG = "no answer within"

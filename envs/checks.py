@@ -153,9 +153,7 @@ def _seed(probe: Probe) -> None:
 
 def _processes(probe: Probe) -> None:
     if probe.origin is None:
-        raise Skipped(
-            "another process can't make it: give an id or an importable class, and JSON arguments"
-        )
+        raise Skipped("another process can't make it: give an id or a class it can import, and JSON")
     with probe.env() as env:
         tasks = {split: list(env.tasks(split)) for split in env.splits}
     try:
@@ -286,7 +284,10 @@ NOT_FOR_TEXT = {
 def _gymnasium(probe: Probe) -> None:
     with probe.env() as env, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        gymnasium_check(_raw(env), skip_close_check=True)
+        try:
+            gymnasium_check(_raw(env), skip_close_check=True)
+        except (AssertionError, gymnasium.error.Error) as error:
+            raise Broken(" ".join(str(error).split())) from error
     texts = [str(w.message) for w in caught if "WARN: " in str(w.message)]
     apply = [t for t in texts if not any(part in t for part in NOT_FOR_TEXT)]
     if apply:

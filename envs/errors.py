@@ -9,6 +9,7 @@
     │   └── ForkError                  a replayed world differs from the one it was forked from
     ├── ModelError                     a model can't be built or can't be asked
     ├── LogError                       a run folder or log is damaged, foreign or of another version
+    ├── TrainingError                  a training run can't go on; the message says where it stands
     └── BoardError                     a leaderboard file is damaged
 
 What goes wrong *inside* an episode is not an exception but a `Failure` in its record (record.py).
@@ -60,6 +61,10 @@ class ModelError(TurnbenchError):
 
 class LogError(TurnbenchError):
     """A run folder or its log is damaged, belongs to another suite or has another version."""
+
+
+class TrainingError(TurnbenchError):
+    """A training run can't go on."""
 
 
 class BoardError(TurnbenchError):

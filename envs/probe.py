@@ -84,11 +84,13 @@ class Probe:
 
     `origin` tells another process how to make it (None: it can't). `raised` and `bad_value` are the
     first exception and the first answer that was no text or number, met while exploring.
+    `deadline` bounds a check; it is `seconds`, or more where the world proved to be slow.
     """
 
     make: Callable[..., TextEnv]
     origin: Json | None
     seconds: float
+    deadline: float = 0.0
     tasks: list[str] = field(default_factory=list)
     episodes: list[Episode] = field(default_factory=list)
     raised: str = ""
@@ -325,7 +327,7 @@ def in_another_process(probe: Probe, hash_seed: int) -> Elsewhere:
             env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=probe.seconds * 0.95,
+            timeout=probe.deadline * 0.95,
         )
         if done.returncode == UNKNOWN:
             raise LookupError(done.stderr.decode("utf-8", "replace").strip()[-300:])

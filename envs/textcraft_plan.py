@@ -151,17 +151,19 @@ def demonstrate(env: TextEnv, task: Task, rng: np.random.Generator, mistakes: fl
 
 
 def _mistake(env: TextCraft, todo: list[str], rng: np.random.Generator) -> str:
-    """A wrong action such as a learner makes: too early, too little, or what can't be taken."""
+    """A wrong action such as a learner makes: too early, misread, too little, or not to be had."""
     closure = env.book.closure(env.goal)
     recipe = closure[int(rng.integers(len(closure)))]
-    later = [action for action in todo[1:] if action.startswith("craft") and action != todo[0]]
-    verb, _, rest = todo[0].partition(" ")
-    count, _, item = rest.partition(" ")
-    kind = rng.integers(4)
-    if kind == 0 and later:
-        return later[int(rng.integers(len(later)))]
-    if kind == 1 and verb == "get" and int(count) > 1:
-        return f"get {int(rng.integers(1, int(count)))} {item}"
-    if kind == 2 and recipe.output != env.goal:
+    needed = recipe.inputs[int(rng.integers(len(recipe.inputs)))]
+    crafts = [action for action in todo if action.startswith("craft")]
+    kind = rng.integers(6)
+    if kind == 0 and crafts[-1] != todo[0]:  # too early
+        return crafts[int(rng.integers(len(crafts)))]
+    if kind == 1 and todo[0].startswith("get"):  # too little, or too much
+        return f"get {int(rng.integers(1, 9))} {todo[0].split(' ', 2)[2]}"
+    if kind == 2:  # a wrong count
+        head, using, tail = crafts[int(rng.integers(len(crafts)))].rpartition(" using ")
+        return f"{head}{using}{int(rng.integers(1, 9))} {tail.split(' ', 1)[1]}"
+    if kind == 3 and recipe.output != env.goal:  # another recipe, with groups by name
         return recipe.command
-    return f"get {int(rng.integers(1, 9))} {plain(recipe.output)}"
+    return f"get {int(rng.integers(1, 9))} {plain(recipe.output if kind == 4 else needed.name)}"

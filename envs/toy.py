@@ -104,6 +104,7 @@ class Toy(TextEnv):
     """A `ToyMDP` as text. `variant` is one of VARIANTS; `mdp` gives a world of one's own instead."""
 
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
+    has_success = True
 
     def __init__(
         self,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnbench.leaderboards import publishing
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -190,9 +192,8 @@ def train(
 
     Example: turnbench train algorithms/configs/tiny.yaml --out runs/tiny
     """
-    from pydantic import ValidationError
-
     from turnbench.algorithms import trainer
+    from turnbench.envs.errors import ConfigError, UnknownName
     from turnbench.leaderboards.yamlfile import read_yaml
 
     document = read_yaml(config)
@@ -202,8 +203,42 @@ def train(
         raise document.error((), "the key 'algorithm' is missing")
     try:
         trainer(name)(options, out or Path("runs") / config.stem)
-    except ValidationError as error:
-        raise document.explain(error) from error
+    except UnknownName as error:
+        raise document.error(("algorithm",), str(error)) from error
+    except ConfigError as error:
+        raise ConfigError(f"{config}: {error}") from error
+
+
+@app.command()
+def credit(
+    run: Annotated[Path, typer.Argument(help="run folder of a trainer with a critic (ppo, mpo, ...)")],
+    episodes: Annotated[int, typer.Option(min=1, help="episodes to play and judge")] = 32,
+    log: Annotated[
+        Path | None, typer.Option(help="judge the episodes of this suite's run folder instead")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="write a heat map of credit to this file")] = None,
+    shown: Annotated[int, typer.Option(min=1, help="trajectories in the heat map")] = 8,
+) -> None:
+    """Show what a trained critic tells apart: turns, or tokens inside them.
+
+    Example: turnbench credit runs/mpo --html credit.html
+    """
+    from turnbench.algorithms.batch import Episode
+    from turnbench.algorithms.credit import report
+    from turnbench.leaderboards.log import read_episodes
+
+    paths = (
+        None if log is None else [path for e in read_episodes(log) for path in e.population.trajectories]
+    )
+    told = report(run, episodes if paths is None else [Episode(path) for path in paths], html, shown)
+    print(f"{told['trajectories']:.0f} trajectories")
+    print(f"between-turn share of the critic's variance: median {told['median']:.3f}")
+    print(f"trajectories in which it is above one half: {told['above_half']:.1%}")
+    if html is not None:
+        print(f"wrote {html}")
+
+
+publishing.register(app)
 
 
 def _headline(suite: "Suite", folder: Path) -> str:

@@ -130,7 +130,6 @@ class Crew:
             self.say(
                 f"Stopping: {result}. {self.in_flight} episodes in flight are played to their ends."
             )
-        self.stop()
         return None
 
     def _hire(self) -> None:
@@ -148,6 +147,7 @@ class Crew:
             with self._lock:
                 if self._playing.pop(me, None) is None:
                     return  # given up by the watchdog, which has written this episode off
+                self._stopping = self._stopping or not isinstance(result, Played)
                 self._results.put(result)
         for world in worlds.values():
             with suppress(Exception):

@@ -1,135 +1,121 @@
 """Entry: what one system (agent and model) did in a run, computed from its log alone."""
 
-import hashlib
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
-from turnbench.agents import core
-from turnbench.agents.core import Population
-from turnbench.envs.core import mix
+from turnbench.agents import AGENTS
 from turnbench.envs.errors import LogError
 from turnbench.envs.record import MISSING, Outcome, Usage
-from turnbench.leaderboards.log import NAME, Episode, read_episodes, read_header
-from turnbench.leaderboards.statistics import cluster_bootstrap, macro_bootstrap, mean
+from turnbench.leaderboards import schema
+from turnbench.leaderboards.cells import ByTask, Cell, Cells
+from turnbench.leaderboards.log import NAME, Episode, read_header, read_lines
+from turnbench.leaderboards.statistics import (
+    cluster_bootstrap,
+    macro_bootstrap,
+    mean,
+    pass_at_k,
+    pass_hat_k,
+)
 from turnbench.leaderboards.suite import EnvSpec, Suite, digest_of, slug
+from turnbench.leaderboards.trajectories import Digests, header_line
 
-SCHEMA = "turnbench-entry/1"
 Entry = dict[str, Any]
-Values = dict[str, list[float]]
-
-
-@dataclass(slots=True)
-class Cell:
-    """What one system did in one environment; lists hold one value an episode, by task or seed."""
-
-    scores: Values = field(default_factory=lambda: defaultdict(list))
-    by_seed: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    successes: dict[str, list[bool | None]] = field(default_factory=lambda: defaultdict(list))
-    selectors: dict[str, Values] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
-    outcomes: Counter[str] = field(default_factory=Counter)
-    turns: list[int] = field(default_factory=list)
-    lost_paths: int = 0
-    privileges: set[str] = field(default_factory=set)
-    usage: Usage = Usage()
-    seconds: float = 0.0
-
-    def add(self, episode: Episode) -> None:
-        """Count an episode."""
-        best, population = episode.population.best, episode.population
-        self.outcomes[episode.outcome] += 1
-        self.usage += population.usage
-        self.seconds += episode.seconds
-        self.privileges.update(episode.privileges)
-        self.lost_paths += sum(path.missing for path in population.trajectories)
-        if best.missing:
-            return
-        self.scores[best.task.id].append(best.ret)
-        self.by_seed[best.task.seed].append(best.ret)
-        self.turns.append(len(best.turns))
-        self.successes[best.task.id].append(best.success)
-        if len(population.trajectories) > 1:
-            for name, select in SELECTORS.items():
-                with suppress(ValueError):  # only lost paths have weight: nothing to select from
-                    value = select(population, episode)
-                    self.selectors[name][best.task.id].append(value)
-
-
-def _sampled(population: Population, episode: Episode) -> float:
-    return core.sample_by_weight(
-        population, np.random.default_rng(mix(episode.key.seed, *episode.key[0::2]))
-    )
-
-
-SELECTORS: dict[str, Callable[[Population, Episode], float]] = {
-    "oracle_max": lambda population, _: core.oracle_max(population),
-    "oracle_ever": lambda population, _: core.oracle_ever(population),
-    "top_5_mean": lambda population, _: core.top_k_mean(population),
-    "max_score": lambda population, _: core.max_score(population),
-    "max_weight": lambda population, _: core.max_weight(population),
-    "sample_by_weight": _sampled,
-    "population_mean": lambda population, _: core.population_mean(population),
-}
 
 
 def entries_of(run: Path) -> list[Entry]:
     """The board entries of a run folder, one a system, best first. Raises LogError."""
-    header = read_header(run)
+    return make_entries(read_header(run), read_lines(run), str(run / NAME))
+
+
+def make_entries(
+    header: Mapping[str, Any], lines: Iterable[tuple[bytes, Episode]], source: str
+) -> list[Entry]:
+    """The entries of all systems in a log: its header, and its episodes with their lines.
+
+    Raises LogError, which names `source`.
+    """
     try:
         suite = Suite.model_validate(header["suite"])
+        digests = {name: Digests(header_line(header, name)) for name in suite.agents}
         worlds, checkpoints = header["worlds"], header["checkpoints"]
         about = {
-            "date": header["started"][:10],
+            "date": str(header["started"])[:10],
             "protocol": suite.protocol,
             "provenance": {
                 "versions": header["versions"],
                 "code": header["code"],
                 "worlds": [world["data"] for world in worlds],
-                "log": {"sha256": _sha256(run / NAME), "bytes": (run / NAME).stat().st_size},
             },
         }
+        known = [set(world["tasks"]) for world in worlds]
     except (LookupError, TypeError, ValidationError) as error:
-        raise LogError(f"{run / NAME} line 1 is damaged: {' '.join(str(error).split())}") from error
-    cells: dict[tuple[str, int], Cell] = defaultdict(Cell)
-    for episode in read_episodes(run):
-        cells[episode.key.agent, episode.key.env].add(episode)
+        raise LogError(f"{source} line 1 is damaged: {' '.join(str(error).split())}") from error
+    cells: Cells = defaultdict(Cell)
+    for line, episode in lines:
+        row, env, task, _ = episode.key
+        if row not in digests or env >= len(known) or task not in known[env]:
+            raise LogError(f"{source}: the episode {list(episode.key)} isn't the suite's")
+        digests[row].add(line, episode)
+        cells[row, env].add(episode)
     made = []
-    for name, agent in suite.agents.items():
-        row = [cells[name, k] for k in range(len(suite.envs))]
-        system = {"name": name, **suite.system(name), "checkpoint": checkpoints.get(agent.model)}
+    for name, spec in suite.agents.items():
+        system = {"name": name, **suite.system(name), "checkpoint": checkpoints.get(spec.model)}
         if (value := f"{name}'s value") in checkpoints:
             system["value"] = checkpoints[value]
-        made.append({**_entry(suite, system, row, worlds, about), **about})
-    return sorted(made, key=rank_key)
+        mine = [cells[name, k] for k in range(len(suite.envs))]
+        computed = {**_entry(suite, system, mine, worlds, about), **about}
+        made.append(_checked({**computed, "trajectories": digests[name].to_json()}, source))
+    return sorted(made, key=order_key)
 
 
-def rank_key(entry: Mapping[str, Any]) -> tuple[bool, float, str]:
+def _checked(entry: Entry, source: str) -> Entry:
+    try:
+        return schema.plain(schema.Entry.model_validate(entry))
+    except ValidationError as error:
+        raise LogError(f"{source} makes no valid entry: {' '.join(str(error).split())}") from error
+
+
+def order_key(entry: Mapping[str, Any]) -> tuple[bool, float, str]:
     """Complete entries before others, then by score, then by name."""
     score = entry["score"]
     return (not entry["complete"], -score["mean"] if score else float("inf"), entry["entry"])
 
 
+def entry_id(system: Mapping[str, Any], suite_digest: str, code: str) -> str:
+    """What an entry is called: its system, its model, and a digest of what it ran."""
+    digest = digest_of([suite_digest, system, code])
+    model = (system["model"] or {"name": "no-model"})["name"]
+    return f"{slug(system['name'])[:24]}_{slug(model)[:30]}_{digest[:8]}"
+
+
+def track_of(agent: str, privileges: Iterable[str]) -> str:
+    """Which ranking a system belongs to (schema.Entry.track)."""
+    if "oracle" in privileges:
+        return "oracle"
+    return "standard" if agent in AGENTS else "custom"
+
+
 def _entry(
     suite: Suite, system: Entry, row: Sequence[Cell], worlds: Sequence[Entry], about: Entry
 ) -> Entry:
+    seeds = len(suite.seeds)
     results = [
-        _result(spec, cell, len(world["tasks"]) * len(suite.seeds), world["returns"])
+        _result(spec, cell, world, seeds)
         for spec, cell, world in zip(suite.envs, row, worlds, strict=True)
     ]
-    digest = digest_of([suite.digest, system, about["provenance"]["code"]])
-    model = (system["model"] or {"name": "no-model"})["name"]
+    privileges = sorted(set().union(*(cell.privileges for cell in row)))
     return {
-        "schema": SCHEMA,
-        "entry": f"{slug(system['name'])}_{slug(model)}_{digest[:8]}",
+        "schema": schema.SCHEMA,
+        "entry": entry_id(system, suite.digest, about["provenance"]["code"]),
         "suite": {"name": suite.suite, "version": suite.version, "digest": suite.digest},
+        "track": track_of(system["agent"], privileges),
         "system": system,
-        "privileges": sorted(set().union(*(cell.privileges for cell in row))),
+        "privileges": privileges,
         "complete": all(r["episodes"]["missing"] == r["episodes"]["left"] == 0 for r in results),
         "score": rounded(_overall(row)),
         "results": rounded(results),
@@ -149,17 +135,21 @@ def rounded(value: Any) -> Any:
     return value
 
 
-def _result(spec: EnvSpec, cell: Cell, wanted: int, returns: list[float] | None) -> Entry:
+def _result(spec: EnvSpec, cell: Cell, world: Entry, seeds: int) -> Entry:
     missing = sum(n for outcome, n in cell.outcomes.items() if Outcome(outcome) in MISSING)
+    wanted = len(world["tasks"]) * seeds
+    played = cell.scores
     result: Entry = {
         "env": spec.id,
         "split": spec.split,
         "episodes": {"wanted": wanted, "missing": missing, "left": wanted - cell.outcomes.total()},
-        "tasks": len(cell.scores),
-        "score": _summary(cell.scores),
-        "per_seed": {seed: float(np.mean(v)) for seed, v in sorted(cell.by_seed.items())},
+        "tasks": len(played),
+        "score": _summary(played),
+        "per_seed": _per_seed(played),
+        "per_task": [_mean_of(played.get(task)) for task in world["tasks"]],
         "success": _success(cell),
-        "bounds": _bounds(cell, missing, returns),
+        "passes": _passes(cell, seeds),
+        "bounds": _bounds(cell, missing, world["returns"]),
         "outcomes": {outcome.value: cell.outcomes.get(outcome, 0) for outcome in Outcome},
         "turns": float(np.mean(cell.turns)) if cell.turns else None,
     }
@@ -169,30 +159,57 @@ def _result(spec: EnvSpec, cell: Cell, wanted: int, returns: list[float] | None)
     return result
 
 
-def _summary(values: Values) -> Entry | None:
+def _summary(values: ByTask[float]) -> Entry | None:
     if not values:
         return None
-    interval = cluster_bootstrap(values)
-    return {"mean": mean(values), "ci95": [interval.low, interval.high]}
+    interval = cluster_bootstrap(values.lists())
+    return {"mean": mean(values.lists()), "ci95": [interval.low, interval.high]}
+
+
+def _mean_of(of_task: Mapping[int, float] | None) -> float | None:
+    return float(np.mean([of_task[seed] for seed in sorted(of_task)])) if of_task else None
+
+
+def _per_seed(values: ByTask[float]) -> dict[str, float]:
+    by_seed: dict[int, list[float]] = defaultdict(list)
+    for task in sorted(values):
+        for seed, value in values[task].items():
+            by_seed[seed].append(value)
+    return {str(seed): float(np.mean(of)) for seed, of in sorted(by_seed.items())}
 
 
 def _success(cell: Cell) -> Entry | None:
     """Share of episodes that solved their task; None where the world doesn't tell."""
-    if all(s is None for of_task in cell.successes.values() for s in of_task):
+    if not cell.tells_success:
         return None
-    return _summary({task: [float(bool(s)) for s in of] for task, of in cell.successes.items()})
+    wins: ByTask[float] = ByTask()
+    for task, of_task in cell.wins.items():
+        wins[task] = {seed: float(won) for seed, won in of_task.items()}
+    return _summary(wins)
+
+
+def _passes(cell: Cell, seeds: int) -> Entry | None:
+    """pass@k and pass^k over the tasks that were played under every seed."""
+    whole = [sum(of.values()) for of in cell.wins.values() if len(of) == seeds]
+    if seeds < 2 or not whole or not cell.tells_success:
+        return None
+    ks = range(1, seeds + 1)
+    return {
+        "at_k": [float(np.mean([pass_at_k(won, seeds, k) for won in whole])) for k in ks],
+        "hat_k": [float(np.mean([pass_hat_k(won, seeds, k) for won in whole])) for k in ks],
+    }
 
 
 def _bounds(cell: Cell, missing: int, returns: list[float] | None) -> list[float] | None:
     """The mean if every missing episode had the lowest, or the highest, return there is."""
-    played = [v for of_task in cell.scores.values() for v in of_task]
+    played = [v for of_task in cell.scores.values() for v in of_task.values()]
     if returns is None or not played and not missing:
         return None
     return [(sum(played) + missing * end) / (len(played) + missing) for end in returns]
 
 
 def _overall(row: Iterable[Cell]) -> Entry | None:
-    groups = [cell.scores for cell in row]
+    groups = [cell.scores.lists() for cell in row]
     if not all(groups):
         return None
     interval = macro_bootstrap(groups)
@@ -208,8 +225,3 @@ def _compute(row: Iterable[Cell]) -> Entry:
         **{name: getattr(usage, name) for name in Usage.__slots__},
         "episode_seconds": round(seconds, 1),
     }
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -63,10 +63,11 @@ def episode_line(key: Key, population: Population, privileges: Sequence[str], se
         "privileges": privileges,
         "population": population_to_json(population),
     }
-    return _line(row)
+    return json_line(row)
 
 
-def _line(row: dict[str, Any]) -> bytes:
+def json_line(row: Any) -> bytes:
+    """A value as one line of JSON. Raises TypeError or ValueError for what JSON can't hold."""
     # A model's text may hold half a surrogate pair, which UTF-8 can't.
     return json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
 
@@ -117,7 +118,7 @@ class LogWriter:
         except OSError as error:
             raise self._lost(error) from error
         if file.tell() == 0:
-            self._append(file, _line({"turnbench_log": VERSION, **self.header}))
+            self._append(file, json_line({"turnbench_log": VERSION, **self.header}))
         return file
 
     def _append(self, file: IO[bytes], line: bytes) -> None:
@@ -229,6 +230,11 @@ def read_header(folder: Path) -> dict[str, Any]:
         raise LogError(f"{folder} holds no run: there is no {NAME}, or nothing in it")
     with path.open("rb") as file:
         line = file.readline()
+    return parse_header(line, path)
+
+
+def parse_header(line: bytes, path: Path) -> dict[str, Any]:
+    """A log's first line, which stands in `path`. Raises LogError."""
     if not line.startswith(_HEADER):
         raise LogError(f"{path} is not a log of turnbench")
     header = _json(line, path, 1)
@@ -252,12 +258,24 @@ def read_done(folder: Path) -> dict[Key, Outcome]:
 
 def read_episodes(folder: Path) -> Iterator[Episode]:
     """The episodes that count: of several lines with one key the last. Raises LogError."""
-    path = folder / NAME
+    return (episode for _, episode in read_lines(folder))
+
+
+def read_lines(folder: Path) -> Iterator[tuple[bytes, Episode]]:
+    """The same, each with its line."""
+    for number, _, line in _counted(folder / NAME):
+        yield line, _episode(line, folder / NAME, number)
+
+
+def read_places(folder: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of the episodes that count, unread, each with the byte at which it starts."""
+    return ((start, line) for _, start, line in _counted(folder / NAME))
+
+
+def _counted(path: Path) -> Iterator[tuple[int, int, bytes]]:
     last = {key: number for number, key, _ in _heads(path)}
     wanted = set(last.values())
-    for number, line in _episode_lines(path):
-        if number in wanted:
-            yield _episode(line, path, number)
+    return (place for place in _episode_lines(path) if place[0] in wanted)
 
 
 def _episode(line: bytes, path: Path, number: int) -> Episode:
@@ -272,7 +290,7 @@ def _episode(line: bytes, path: Path, number: int) -> Episode:
 
 def _heads(path: Path) -> Iterator[tuple[int, Key, Outcome]]:
     """Number, key and outcome of every line, from its start alone, however long the rest is."""
-    for number, line in _episode_lines(path):
+    for number, _, line in _episode_lines(path):
         head = line[: line.find(_AFTER_HEAD)] + b"}"
         row = _json(head, path, number)
         try:
@@ -286,15 +304,17 @@ def _key(row: dict[str, Any]) -> Key:
     return Key(str(agent), int(env), str(task), int(seed))
 
 
-def _episode_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _episode_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Number, first byte and content of every line but the header."""
     with path.open("rb") as file:
-        file.readline()
+        start = len(file.readline())
         for number, line in enumerate(file, start=2):
             if not line.endswith(b"\n"):
                 return  # torn by a crash: this episode was never finished
             if not (line.startswith(_KEY) and line.endswith(b"}\n")):
                 raise LogError(f"{path} line {number} is damaged: it isn't an episode")
-            yield number, line
+            yield number, start, line
+            start += len(line)
 
 
 def _json(line: bytes, path: Path, number: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def provenance(suite: Suite) -> dict[str, Any]:
     return {
         "versions": versions(),
         "code": code_digest(),
-        "worlds": [_world(spec) for spec in suite.envs],
+        "worlds": [world_of(spec) for spec in suite.envs],
         "checkpoints": {name: _checkpoint(spec) for name, spec in suite.models.items()}
         | {f"{name}'s value": _folder(p, p / "backbone") for name, p in _value_folders(suite)},
     }
@@ -54,7 +54,8 @@ def code_digest() -> str:
     return _digest(sorted(sources.items()))
 
 
-def _world(spec: EnvSpec) -> dict[str, Any]:
+def world_of(spec: EnvSpec) -> dict[str, Any]:
+    """What an environment is: a digest of its data, the bounds of a return, and the tasks played."""
     env = make_env(spec)
     try:
         tasks = choose_tasks(spec, env)

@@ -380,39 +380,6 @@ def test_scoring_odd_sequences(model):
             model.logprobs([bad])
 
 
-# --- loading --------------------------------------------------------------------------------------
-
-
-def test_what_can_not_be_loaded_says_so(tmp_path, make_checkpoint, checkpoint):
-    with pytest.raises(ModelError, match="no checkpoint folder.*turnbench/tiny"):
-        HfModel(str(tmp_path / "none"))
-    with pytest.raises(ModelError, match="no config.json"):
-        HfModel(str(tmp_path))
-    (tmp_path / "config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ModelError, match="no tokenizer"):
-        HfModel(str(tmp_path))
-    (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ModelError, match="can't be loaded"):
-        HfModel(str(tmp_path))
-    with pytest.raises(ModelError, match="no chat template"):
-        HfModel(make_checkpoint(template=None))
-    with pytest.raises(ModelError, match="tokenizer has .* ids, the network only 300"):
-        HfModel(make_checkpoint(vocab_size=300))
-    with pytest.raises(ModelError, match="dtype 'int3'.*float32"):
-        HfModel(checkpoint, dtype="int3")
-    with pytest.raises(ModelError, match="max_batch"):
-        HfModel(checkpoint, max_batch=0)
-    with pytest.raises(ModelError, match="can't be loaded"):
-        HfModel(checkpoint, device="abacus")
-
-
-@pytest.mark.parametrize("module", ["torch", "transformers"])
-def test_a_missing_package_names_the_extra(module, checkpoint, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(ModelError, match=r"pip install 'turnbench\[local\]'"):
-        HfModel(checkpoint)
-
-
 @pytest.mark.skipif(not SHIPPED["turnbench/tiny"].is_dir(), reason="the shipped model isn't there yet")
 def test_the_shipped_model_plays():
     model = HfModel("turnbench/tiny", sampling=Sampling(max_tokens=32))
@@ -423,3 +390,22 @@ def test_the_shipped_model_plays():
     for answer in answers:
         np.testing.assert_allclose(answer.logprobs, exact(model, answer), atol=1e-4, rtol=0)
     model.close()
+
+
+def test_a_network_in_memory_is_asked_as_it_stands(checkpoint):
+    loaded = HfModel(checkpoint, sampling=Sampling(max_tokens=6))
+    network = loaded.network
+    live = HfModel.of(network, loaded.tokenizer, sampling=Sampling(max_tokens=6))
+    asked = [
+        Prompt((Message("user", "get 2 oak log and craft 4 stick " * 2),), seed=k) for k in range(5)
+    ]
+    before = live.generate(asked)
+    assert before == loaded.generate(asked)
+    with torch.no_grad():
+        for p in network.parameters():
+            p.mul_(1.5)
+    live.forget()
+    after = live.generate(asked)
+    fresh = HfModel.of(network, loaded.tokenizer, sampling=Sampling(max_tokens=6)).generate(asked)
+    assert after == fresh != before
+    assert all(a.usage.cached_tokens == b.usage.cached_tokens for a, b in zip(after, fresh, strict=True))

@@ -15,6 +15,7 @@ class Counter(TextEnv):
     """Counts; "end" ends with success, "lose" without, "crash" raises."""
 
     closed = 0
+    has_success = True
 
     def tasks(self, split):
         return ["0", "1"]
@@ -64,9 +65,9 @@ def test_turns_pair_what_was_seen_with_what_was_done() -> None:
     ("actions", "outcome", "success"),
     [
         (("a", "lose"), Outcome.OK, False),
-        (("a", "a", "a"), Outcome.TRUNCATED, None),
-        (("a",), Outcome.TRUNCATED, None),  # stopped before any end
-        ((), Outcome.TRUNCATED, None),
+        (("a", "a", "a"), Outcome.TRUNCATED, False),
+        (("a",), Outcome.TRUNCATED, False),  # stopped before any end
+        ((), Outcome.TRUNCATED, False),
         (("a", "a", "end"), Outcome.OK, True),  # ended by the last allowed turn
     ],
 )
@@ -140,7 +141,7 @@ def test_forks_go_their_own_way() -> None:
     rollout.advance(Move("b"))
     assert [t.action for t in rollout.turns] == ["a", "b"] and not rollout.over
     assert [t.action for t in twin.turns] == ["a", "end"] and twin.over
-    assert rollout.finish().success is None and twin.finish().success is True
+    assert rollout.finish().success is False and twin.finish().success is True
 
 
 def test_forks_draw_their_own_luck_repeatably() -> None:
@@ -178,7 +179,7 @@ def test_many_start_alike_in_worlds_of_their_own() -> None:
     for r in rollouts:
         r.advance(Move("a"))
     assert env.counts.steps == 3, "all work is on one bill"
-    assert len(finish_all(rollouts)) == 3
+    assert len(finish_all(rollouts, rollouts[0].env)) == 3
     assert [r.env.closed for r in rollouts] == [0, 1, 1], "the first is the caller's"
 
 

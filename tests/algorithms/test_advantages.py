@@ -277,6 +277,16 @@ def test_group_relative_by_hand() -> None:
     assert unscaled.tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3, 0, 0, 0])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_returns_teach_exactly_nothing(dtype: torch.dtype) -> None:
+    """The mean of three times 0.1 is not 0.1; divided by a deviation of nearly 0 that would count."""
+    returns = torch.full((7,), 0.1, dtype=dtype)
+    groups = torch.tensor([0, 0, 0, 1, 1, 1, 2])
+    for scale in (True, False):
+        assert not adv.group_relative(returns, groups, scale=scale).any()
+    assert adv.group_relative(returns[:0], groups[:0]).shape == (0,)
+
+
 def test_turn_group_relative_compares_equal_anchors_only() -> None:
     index = torch.tensor([[0, 1], [0, 1]])
     turns = Turns.of(index >= 0, index, 2)

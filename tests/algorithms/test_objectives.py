@@ -108,7 +108,8 @@ def test_m11_gspo_token_is_gspo_for_equal_advantages(turns: Turns, logs: tuple[T
     count = turns.mask.sum(1)
     sequence = ((new - old) * turns.mask).sum(1) / count
     gspo = (sequence.exp() * advantage[:, 0]).mean()
-    token = obj.average(obj.sequence_ratio(turns, new, old) * advantage, turns, over="sequence")
+    weights = obj.token_weights(turns, over="sequence")
+    token = (obj.sequence_ratio(turns, new, old) * advantage * weights).sum()
     torch.testing.assert_close(token, gspo)
     torch.testing.assert_close(grad(token, new), grad(gspo, new))
 
@@ -143,15 +144,13 @@ def test_dual_clip_bounds_a_bad_action_of_large_ratio() -> None:
     )
 
 
-def test_clip_fraction_counts_tokens_without_gradient(turns: Turns, logs: tuple[Tensor, Tensor]) -> None:
+def test_clipped_tokens_are_those_without_gradient(turns: Turns, logs: tuple[Tensor, Tensor]) -> None:
     new, old = logs
     credit = torch.randn(new.shape, dtype=torch.float64)
     ratio = obj.token_ratio(new, old)
     kept = grad((obj.clipped(ratio, credit, low=0.2, high=0.2) * turns.mask).sum(), new) != 0
-    want = 1 - kept[turns.mask].double().mean()
-    assert obj.clip_fraction(ratio, credit, turns.mask, low=0.2, high=0.2).item() == pytest.approx(
-        want.item()
-    )
+    cut = obj.is_clipped(ratio, credit, low=0.2, high=0.2)
+    assert torch.equal(cut[turns.mask], ~kept[turns.mask]) and cut.any()
 
 
 def test_kl_estimators_by_enumeration() -> None:
@@ -167,12 +166,16 @@ def test_kl_estimators_by_enumeration() -> None:
     assert k2 == pytest.approx(float((near * (near / q).log()).sum()), rel=0.05, abs=1e-7)
 
 
-def test_averages_weigh_tokens_turns_and_sequences(turns: Turns) -> None:
+def test_weights_are_those_of_means_over_tokens_turns_and_sequences(turns: Turns) -> None:
     x = torch.arange(16, dtype=torch.float64).reshape(2, 8)
-    assert obj.average(x, turns, over="token").item() == pytest.approx(x[turns.mask].mean().item())
+
+    def mean(over: str) -> float:
+        return (x * obj.token_weights(turns, over=over)).sum().item()  # type: ignore[arg-type]
+
+    assert mean("token") == pytest.approx(x[turns.mask].mean().item())
     per_turn = turns.mean(x)[turns.valid]
-    assert obj.average(x, turns, over="turn").item() == pytest.approx(per_turn.mean().item())
+    assert mean("turn") == pytest.approx(per_turn.mean().item())
     rows = [x[b][turns.mask[b]].mean().item() for b in range(2)]
-    assert obj.average(x, turns, over="sequence").item() == pytest.approx(sum(rows) / 2)
+    assert mean("sequence") == pytest.approx(sum(rows) / 2)
     with pytest.raises(ValueError, match="token, turn or sequence"):
-        obj.average(x, turns, over="word")  # type: ignore[arg-type]
+        obj.token_weights(turns, over="word")  # type: ignore[arg-type]

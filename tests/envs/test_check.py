@@ -410,6 +410,11 @@ def test_report_as_text_and_json() -> None:
     assert "fail  values" in text and "NaN" in report.failures[0].message
 
 
+def test_an_error_names_its_place() -> None:
+    message = check_env(BrokenTask).failures[0].message
+    assert message.startswith("raised KeyError: 'high' (test_check.py, line ")
+
+
 def test_a_failed_check_skips_only_what_rests_on_it(monkeypatch) -> None:
     monkeypatch.setattr("turnbench.envs.probe.origin", lambda env, kwargs: None)
     verdicts = {r.check: r.verdict for r in check_env(IgnoredSeed).results}

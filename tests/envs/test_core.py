@@ -356,7 +356,7 @@ def test_make_by_entry_point(monkeypatch) -> None:
         def load():
             return Echo
 
-    monkeypatch.setattr(turnbench.envs, "entry_points", lambda group: [Point])
+    monkeypatch.setattr(turnbench.envs, "_plugins", lambda: {Point.name: Point})
     assert isinstance(make("acme/Echo-v0", prefix="!"), Echo)
     assert list_envs().index("acme/Echo-v0") >= len(turnbench.envs.ENVS)
 
@@ -367,7 +367,7 @@ def test_make_by_entry_point(monkeypatch) -> None:
         ("turnbench/TextCraft-v1", "turnbench/TextCraft-v0"),
         ("TextCraft", "turnbench/TextCraft-v0"),
         ("no_such_module:Thing-v0", "turnbench/"),
-        ("math:Thing-v0", "turnbench/"),
+        ("math:Thing-v0", "known: "),
         ("", "turnbench/"),
         (":", "turnbench/"),
     ],

@@ -1,3 +1,4 @@
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -6,23 +7,58 @@ from typing import Any
 import pytest
 
 from turnbench.envs.errors import BoardError
-from turnbench.leaderboards.board import ranking, write_entries
+from turnbench.envs.record import Usage
+from turnbench.leaderboards.board import (
+    entry_digest,
+    ranking,
+    read_entry,
+    status,
+    verification_path,
+    write_entries,
+)
 from turnbench.leaderboards.entry import entries_of
 from turnbench.leaderboards.runner import run
 from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml
 
 
 def entry(name: str, score: float | None = 1.0, **changes: Any) -> dict[str, Any]:
+    """A valid entry; `score` is that of each of 30 tasks, with a little noise."""
+    values = [] if score is None else [score + 0.01 * (k % 3 - 1) for k in range(30)]
+    summary = None if score is None else {"mean": score, "ci95": [0.0, 2.0]}
+    counts = dict.fromkeys(["truncated", "timeout", "agent_error", "env_error", "infra_error"], 0)
+    left = 0 if changes.get("complete", True) else 1
+    result = {
+        "env": "standins:World-v0",
+        "split": "test",
+        "episodes": {"wanted": 30, "missing": 0, "left": left},
+        "tasks": len(values),
+        "score": summary,
+        "per_seed": {},
+        "per_task": values,
+        "success": None,
+        "passes": None,
+        "bounds": None,
+        "outcomes": {"ok": 30, **counts},
+        "turns": 2.0,
+    }
+    usage = dict.fromkeys([f.name for f in dataclasses.fields(Usage)], 0)
     return {
-        "schema": "turnbench-entry/1",
+        "schema": "leaderboard-entry/1",
         "entry": name,
         "suite": {"name": "trial", "version": 1, "digest": "d" * 16},
-        "system": {"name": name, "model": None},
+        "track": "standard",
+        "system": {"name": name, "agent": "react", "options": {}, "model": None, "checkpoint": None},
         "privileges": [],
         "complete": True,
-        "score": None if score is None else {"mean": score, "ci95": [0.0, 2.0]},
-        "compute": {"model_calls": 1, "prompt_tokens": 2, "completion_tokens": 3, "cost": None},
+        "score": summary,
+        "results": [result],
+        "compute": {**usage, "model_calls": 1, "cost": None, "episode_seconds": 1.0},
         "date": "2026-01-01",
+        "protocol": {},
+        "provenance": {"versions": {}, "code": "c" * 16, "worlds": [""]},
+        "trajectories": {
+            **{"episodes": 30, "raw_bytes": 9, "merkle_root": "0" * 64, "actions": "1" * 64},
+        },
         **changes,
     }
 
@@ -56,6 +92,7 @@ def test_tables_by_protocol_newest_first(tmp_path: Path) -> None:
 
 
 def test_ties_share_a_rank_and_incomplete_ones_have_none(tmp_path: Path) -> None:
+    """b and c differ by less than noise; without a rank the incomplete ones stand last."""
     write_entries(
         [entry("a", 1.0), entry("b", 2.0), entry("c", 2.0), entry("d", 3.0, complete=False)]
         + [entry("e", 0.5), entry("f", None, complete=False)],
@@ -68,10 +105,29 @@ def test_ties_share_a_rank_and_incomplete_ones_have_none(tmp_path: Path) -> None
     ]
 
 
+def test_entries_with_other_tasks_are_not_ranked_together(tmp_path: Path) -> None:
+    other = entry("b")
+    other["results"][0]["per_task"].pop()
+    with pytest.raises(BoardError, match="other tasks"):
+        write_entries([entry("a"), other], tmp_path)
+
+
+def test_status_is_a_fact_about_a_verification(tmp_path: Path) -> None:
+    (path, _) = write_entries([entry("a")], tmp_path)
+    assert status(read_entry(path), path) == "self-reported"
+    record = {"entry": entry_digest(path), "code": "c" * 16, "checks": {"replay": "1 episodes"}}
+    verification_path(path).parent.mkdir()
+    verification_path(path).write_text(dump_yaml(record), encoding="utf-8")
+    assert status(read_entry(path), path) == "verified"
+    path.write_text(path.read_text(encoding="utf-8") + "notes: changed\n", encoding="utf-8")
+    assert status(read_entry(path), path) == "self-reported"
+
+
 DAMAGE = [
-    ("schema: turnbench-entry/1", "schema: turnbench-entry/2", "schema"),
+    ("schema: leaderboard-entry/1", "schema: leaderboard-entry/2", "schema"),
     ("mean: 1.0", "mean: much", "score.mean"),
     ("entry: a", "name: a", "'entry' is missing"),
+    ("date: ", "status: verified\ndate: ", "unknown key 'status'"),
     ("version: 1", "version: x", "suite.version"),
     ("model_calls: 1", "calls: 1", "compute.model_calls"),
     ("complete: true", "complete: maybe", "complete"),

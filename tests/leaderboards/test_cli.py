@@ -10,7 +10,22 @@ from turnbench.leaderboards.cli import app
 from turnbench.leaderboards.log import NAME
 from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml
 
-COMMANDS = ["list", "check", "play", "run", "board", "train"]
+COMMANDS = [
+    "credit",
+    "list",
+    "check",
+    "play",
+    "run",
+    "board",
+    "compare",
+    "submit",
+    "verify",
+    "view",
+    "site",
+    "schema",
+    "train",
+    "credit",
+]
 
 
 class Command:
@@ -64,9 +79,8 @@ def test_help_names_every_command_and_exit_code(turn: Command) -> None:
     code, out, _ = turn("--help")
     assert code == 0 and all(f"  {name} " in out for name in COMMANDS)
     assert "Exit codes: 0 " in out
-    assert {command.name or command.callback.__name__ for command in app.registered_commands} == {
-        *COMMANDS
-    }
+    shown = [command for command in app.registered_commands if not command.hidden]
+    assert {command.name or command.callback.__name__ for command in shown} == {*COMMANDS}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +101,10 @@ def test_help_names_every_command_and_exit_code(turn: Command) -> None:
         (["run", "bad.yaml"], "bad.yaml line 2: the key 'suite' appears twice"),
         (["board", "nowhere"], "nowhere holds no run"),
         (["board", "foreign"], "is not a log of turnbench"),
+        (["compare", "nowhere"], "nowhere is no whole gzip file"),
+        (["submit", "nowhere", "--name", "x"], "nowhere holds no run"),
         (["train", "none.yaml"], "none.yaml: No such file"),
+        (["train", "algo.yaml"], "algo.yaml line 2: unknown algorithm 'stf'; known: sft"),
         (["train", "trial.yaml"], "trial.yaml line 1: the key 'algorithm' is missing"),
     ],
 )
@@ -95,6 +112,7 @@ def test_bad_input_is_one_clear_message(
     turn: Command, trial: str, tmp_path: Path, arguments: list[str], told: str
 ) -> None:
     (tmp_path / "bad.yaml").write_text("suite: a\nsuite: b\n", encoding="utf-8")
+    (tmp_path / "algo.yaml").write_text("a: 1\nalgorithm: stf\n", encoding="utf-8")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / NAME).write_text("{}\n", encoding="utf-8")
     code, _, err = turn(*arguments)
@@ -114,6 +132,34 @@ def test_run_then_board(turn: Command, trial: str, tmp_path: Path) -> None:
     assert code == 0 and "trial v1, echo" in out and "wrote" not in out
     code, out, _ = turn("board", "runs/trial", "--write", "--boards", "mine")
     assert code == 0 and (tmp_path / "mine/trial.yaml").exists()
+
+
+def test_run_submit_verify_site_and_compare(turn: Command, spec: Any, tmp_path: Path) -> None:
+    """The whole way of a result, with the address that the workflow asks for."""
+    rows = {name: {"agent": "react", "model": "echo"} for name in ("one", "two")}
+    rows["two"]["style"] = "thought"
+    (tmp_path / "trial.yaml").write_text(dump_yaml(spec(agents=rows)), encoding="utf-8")
+    assert turn("run", "trial.yaml")[0] == 0
+    mine = ["submit", "runs/trial", "--name", "Ada", "--agent", "one"]
+    code, out, _ = turn(*mine)
+    assert code == 0
+    log, entry = (line.split()[1] for line in out.splitlines()[:2])
+    code, out, _ = turn(
+        "verify", entry, "--log", log, "--suite", "trial.yaml", "--workers", "0", "--record"
+    )
+    assert code == 0, out
+    assert out.splitlines()[-1] == "accepted"
+    assert turn("verify", entry, "--log", entry, "--suite", "trial.yaml")[0] == 12
+    code, _, err = turn("url", entry)
+    assert code == 2 and "doesn't say where" in err
+    assert turn(*mine, "--url", "https://example.org/x/")[0] == 0
+    assert turn("url", entry)[1] == f"https://example.org/x/{Path(log).name}\n"
+    code, out, _ = turn("site", "--logs", "runs/trial/submission")
+    assert code == 0 and (tmp_path / "site/index.html").exists()
+    code, out, _ = turn("view", log, "--html", "run.html")
+    assert code == 0 and (tmp_path / "run.html").exists()
+    code, out, _ = turn("compare", "runs/trial")
+    assert code == 0 and "verdict" in out
 
 
 def test_another_suite_in_the_folder(turn: Command, trial: str, spec: Any, tmp_path: Path) -> None:
@@ -186,6 +232,30 @@ def test_light_commands_need_nothing_heavy(suite: Any, tmp_path: Path, arguments
         [sys.executable, "-c", BLOCKED, *arguments], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_checkpoint_is_named_and_leaves_the_folder_free(
+    turn: Command, trial: str, spec: Any, tmp_path: Path
+) -> None:
+    local = {"echo": {"backend": "hf", "path": "nowhere"}}
+    (tmp_path / "local.yaml").write_text(dump_yaml(spec(models=local)), encoding="utf-8")
+    code, _, err = turn("run", "local.yaml", "--out", "run")
+    assert code == 2 and "no checkpoint folder 'nowhere'" in err
+    assert turn("run", trial, "--out", "run")[0] == 0
+
+
+def test_a_missing_package_is_named(spec: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("algorithm: sft\n", encoding="utf-8")
+    local = {"echo": {"backend": "hf", "path": "."}}
+    (tmp_path / "b.yaml").write_text(dump_yaml(spec(models=local)), encoding="utf-8")
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    for arguments in (["run", "b.yaml"], ["train", "a.yaml"]):
+        done = subprocess.run(
+            [sys.executable, "-c", BLOCKED, *arguments], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+        assert "pip install 'turnbench[" in done.stderr
 
 
 def test_help_imports_no_world(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def test_numbers_by_hand(small: Any) -> None:
     assert result["score"]["mean"] == pytest.approx(4 / 3, rel=1e-5)
     # Draws of two tasks from (sum 4 of 2, sum 0 of 1): means 2, 4/3, 0 with 1/4, 1/2, 1/4.
     assert result["score"]["ci95"] == [0.0, 2.0]
-    assert result["per_seed"] == {0: 0.5, 1: 3.0}
+    assert result["per_seed"] == {"0": 0.5, "1": 3.0}
+    assert result["per_task"] == [2.0, 0.0] and result["passes"]["hat_k"] == [1.0, 1.0]
     assert result["success"]["mean"] == pytest.approx(2 / 3, rel=1e-5)
     assert result["bounds"] == [1.0, 1.75]  # (4 + 0) / 4 and (4 + 3) / 4
     assert result["outcomes"]["ok"] == 3 and result["outcomes"]["env_error"] == 1

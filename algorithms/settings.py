@@ -1,0 +1,72 @@
+"""Configs of trainers: checked, explained where they are wrong, and tied to a run folder."""
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from turnbench.algorithms import checkpoint
+from turnbench.envs.errors import ConfigError
+
+C = TypeVar("C", bound=BaseModel)
+
+
+def checked(kind: type[C], config: Mapping[str, Any]) -> C:
+    """The config as a `kind`. Raises ConfigError that names each wrong field."""
+    try:
+        return kind.model_validate(dict(config))
+    except ValidationError as error:
+        lines = [_explain(kind, e["loc"], e["msg"], e["type"]) for e in error.errors()]
+        raise ConfigError("; ".join(lines)) from error
+
+
+def _explain(kind: type[BaseModel], where: tuple[int | str, ...], message: str, what: str) -> str:
+    place = ".".join(map(str, where)) or "config"
+    message = message.removeprefix("Value error, ")
+    if what != "extra_forbidden":
+        return f"{place}: {message}"
+    for name in where[:-1]:
+        kind = _section(kind, str(name)) or kind
+    return f"{place}: unknown key; known: {', '.join(sorted(kind.model_fields))}"
+
+
+def _section(kind: type[BaseModel], name: str) -> type[BaseModel] | None:
+    field = kind.model_fields.get(name)
+    options = () if field is None else (field.annotation, *get_args(field.annotation))
+    return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+
+
+def claim(out: Path, settings: BaseModel, *, free: Collection[str] = ("steps",)) -> None:
+    """Mark the run folder as this config's. Raises ConfigError where it is another's; the keys in
+    `free` may differ."""
+    mine = settings.model_dump(mode="json")
+    path = out / "config.json"
+    out.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        theirs = json.loads(path.read_text(encoding="utf-8"))
+        keys = [key for key in {**mine, **theirs} if key not in free]
+        differing = [key for key in keys if mine.get(key) != theirs.get(key)]
+        if differing:
+            raise ConfigError(
+                f"{out} holds a run with another {', '.join(differing)}: name a new folder"
+            )
+    checkpoint.write_text(path, json.dumps(mine, indent=2))
+
+
+def reread(kinds: Mapping[str, type[C]], path: Path) -> C:
+    """The settings that `claim` wrote, of the kind that their algorithm names. Raises ConfigError."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        kind = kinds[told["algorithm"]]
+    except (ValueError, LookupError, TypeError) as error:
+        names = ", ".join(sorted(kinds))
+        raise ConfigError(f"{path} is no config of one of: {names}") from error
+    usual = {
+        name: field.get_default(call_default_factory=True) for name, field in kind.model_fields.items()
+    }
+    plain = {
+        name: v.model_dump(mode="json") if isinstance(v, BaseModel) else v for name, v in usual.items()
+    }
+    return checked(kind, {k: v for k, v in told.items() if k not in plain or plain[k] != v})

@@ -1,5 +1,6 @@
 """Model: anything that continues conversations. Backends live in api.py, hf.py and vllm.py."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -132,13 +133,21 @@ class Metered:
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Answer]:
         """The model's answers, billed, for as many prompts as the budget allows."""
         allowed, why = self._allowance(len(prompts))
-        answers = self.model.generate(prompts[:allowed], sampling) if allowed else []
+        answers = self._checked(prompts[:allowed], sampling) if allowed else []
         for answer in answers:
             if isinstance(answer, Completion):
                 self.usage += answer.usage
             elif answer.outcome is not Outcome.TRUNCATED:  # a call that failed was a call
                 self.usage += Usage(model_calls=1)
         return [*answers, *(Failure(Outcome.TIMEOUT, why) for _ in prompts[allowed:])]
+
+    def _checked(self, prompts: Sequence[Prompt], sampling: Sampling | None) -> list[Answer]:
+        """The model's answers; what no model may answer is the infrastructure's failure, not the agent's."""
+        answers = self.model.generate(prompts, sampling)
+        if len(answers) != len(prompts):
+            why = f"the model gave {len(answers)} answers to {len(prompts)} prompts"
+            return [Failure(Outcome.INFRA_ERROR, why) for _ in prompts]
+        return [_finite(answer) for answer in answers]
 
     def _allowance(self, wanted: int) -> tuple[int, str]:
         calls, seconds = self.budget.model_calls, self.budget.seconds
@@ -152,3 +161,9 @@ class Metered:
 
     def close(self) -> None:
         """The model outlives its meters."""
+
+
+def _finite(answer: Answer) -> Answer:
+    if isinstance(answer, Completion) and not all(map(math.isfinite, answer.logprobs)):
+        return Failure(Outcome.INFRA_ERROR, "the model gave a log-prob that is no finite number")
+    return answer

@@ -172,7 +172,7 @@ def by_threads(model: HfModel, conversations: int, turns: int) -> float:
 def measure(path: str) -> list[Figure]:
     """All figures."""
     model = Endless(path)
-    short, long = prompts(64, 1), prompts(64, 4)
+    short, long = prompts(64, 1), prompts(64, 3)
     size = {
         name: round(statistics.mean(len(model.model.chat.encode(p)) for p in asked))
         for name, asked in (("short", short), ("long", long))

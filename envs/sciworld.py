@@ -51,7 +51,10 @@ Where a command could mean several things you are shown numbered choices: answer
 
 @cache
 def _data_digest() -> str:
-    jvm = importlib.import_module("turnbench.envs.sciworld_jvm")
+    try:
+        jvm = importlib.import_module("turnbench.envs.sciworld_jvm")
+    except ModuleNotFoundError as error:
+        raise ConfigError(tasks_.MISSING.format(f"the package {error.name}")) from error
     return hashlib.sha256(jvm.jar_path().read_bytes()).hexdigest()[:16]
 
 
@@ -76,6 +79,7 @@ class ScienceWorld(TextEnv):
     instructions = INSTRUCTIONS
     reply_format = "last-action"
     return_range = (-1.0, 1.0)
+    has_success = True
 
     def __init__(
         self,

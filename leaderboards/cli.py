@@ -89,7 +89,7 @@ def check(
 def play(
     env: Annotated[str, typer.Argument(help="an environment's id, or module:Name-v0")],
     task: Annotated[str | None, typer.Option(help="task id; a random one if left out")] = None,
-    seed: Annotated[int, typer.Option(help="seed of the episode")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the episode")] = 0,
 ) -> None:
     """Play an environment yourself, an action a line; an empty line or Ctrl-D leaves.
 
@@ -151,8 +151,9 @@ def run(
     tell = partial(say.print, markup=False, soft_wrap=True)
     tell(_headline(chosen, folder))
     report = play_all(chosen, folder, workers=workers, watcher=Show(say))
+    idle: list[str] = []
     if report.done:
-        _show(folder, boards if report.complete and tasks is None else None)
+        idle = _show(folder, boards if report.complete and tasks is None else None)
     if report.interrupted:
         tell(f"{report.done} of {report.total} episodes are done; the same command goes on.")
         raise typer.Exit(130)
@@ -160,6 +161,12 @@ def run(
         tell(
             f"{report.missing} of {report.total} episodes are missing (their environment or server "
             "failed), so no board is written. The same command plays them again."
+        )
+        raise typer.Exit(INCOMPLETE)
+    if idle:
+        tell(
+            f"No turn was ever played by {', '.join(idle)} in some world, so nothing was measured and no "
+            f"entry is written; {folder}/log.jsonl says why. After mending it start in a new folder."
         )
         raise typer.Exit(INCOMPLETE)
     if tasks is not None:
@@ -247,7 +254,8 @@ def _headline(suite: "Suite", folder: Path) -> str:
     return f"Suite {suite.suite} v{suite.version} ({suite.digest}): {rows} on {worlds} -> {folder}"
 
 
-def _show(folder: Path, boards: Path | None) -> None:
+def _show(folder: Path, boards: Path | None) -> list[str]:
+    """Print a run's table and write its complete entries; returns the rows that aren't complete."""
     from turnbench.leaderboards.board import write_entries
     from turnbench.leaderboards.entry import entries_of
     from turnbench.leaderboards.table import table
@@ -255,8 +263,9 @@ def _show(folder: Path, boards: Path | None) -> None:
     entries = entries_of(folder)
     console().print(table(entries))
     if boards is not None:
-        for path in write_entries(entries, boards):
+        for path in write_entries((e for e in entries if e["complete"]), boards):
             print(f"wrote {path}")
+    return [entry["system"]["name"] for entry in entries if not entry["complete"]]
 
 
 def main() -> Any:

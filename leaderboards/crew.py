@@ -128,7 +128,8 @@ class Crew:
         if self.error is None:
             self.error = result
             self.say(
-                f"Stopping: {result}. {self.in_flight} episodes in flight are played to their ends."
+                f"Stopping: {str(result) or type(result).__name__}. "
+                f"{self.in_flight} episodes in flight are played to their ends."
             )
         return None
 
@@ -190,7 +191,7 @@ class Crew:
         try:
             agent = make_agent(self.suite, key.agent, attempt.model)
             population = agent.solve(env, task, rng)
-            attempt.privileges = tuple(agent.privileges)
+            attempt.privileges = tuple(getattr(agent, "privileges", ()))
             return _checked(population, task)
         except (ConfigError, ModelError, MemoryError):
             raise

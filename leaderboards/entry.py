@@ -116,7 +116,7 @@ def _entry(
         "track": track_of(system["agent"], privileges),
         "system": system,
         "privileges": privileges,
-        "complete": all(r["episodes"]["missing"] == r["episodes"]["left"] == 0 for r in results),
+        "complete": all(_is_complete(result) for result in results),
         "score": rounded(_overall(row)),
         "results": rounded(results),
         "compute": rounded(_compute(row)),
@@ -133,6 +133,12 @@ def rounded(value: Any) -> Any:
         case float():
             return float(f"{value:.6g}")
     return value
+
+
+def _is_complete(result: Entry) -> bool:
+    """Whether every episode counts, and in some of them a turn was played: else nothing was measured."""
+    episodes = result["episodes"]
+    return episodes["missing"] == episodes["left"] == 0 and bool(result["turns"])
 
 
 def _result(spec: EnvSpec, cell: Cell, world: Entry, seeds: int) -> Entry:

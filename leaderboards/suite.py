@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -136,7 +136,10 @@ class Suite(Strict):
     ) -> "Suite":
         """The suite with only some rows, with another model in every row, or with fewer tasks.
 
-        `model` is "backend:target", as in "hf:FOLDER" or "api:NAME". Raises UnknownName, ConfigError.
+        `model` is "backend:target", as in "hf:FOLDER" or "api:NAME". A local one is sampled as the
+        suite's were. An API model needs to be told the rules, so its rows give the world's
+        instructions, and log-probs are asked for where a row chooses by them. Raises UnknownName,
+        ConfigError.
         """
         rows, models, worlds = dict(self.agents), dict(self.models), list(self.envs)
         for name in agents or ():
@@ -146,13 +149,33 @@ class Suite(Strict):
             rows = {name: rows[name] for name in agents}
         if model is not None:
             name = slug(model)
-            models = {name: model_spec(model)}
-            rows = {k: r.model_copy(update={"model": name}) if r.model else r for k, r in rows.items()}
+            models = {name: _stand_in(model, rows, models)}
+            told = {"instructions": True} if models[name]["backend"] == "api" else {}
+            rows = {k: _with_model(row, name, told) if row.model else row for k, row in rows.items()}
         if tasks is not None:
             if tasks < 1:
                 raise ConfigError(f"tasks is {tasks}; at least 1 is needed")
             worlds = [spec.model_copy(update={"tasks": tasks_of(spec)[:tasks]}) for spec in worlds]
         return self.model_copy(update={"agents": rows, "models": models, "envs": worlds})
+
+
+def _stand_in(
+    short: str, rows: Mapping[str, AgentSpec], models: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """The specification of a model that takes the place of a suite's own."""
+    spec = model_spec(short)
+    if spec["backend"] == "api":
+        wanted = any(row.options.get("scorer") == "mean_logprob" for row in rows.values())
+        return {**spec, "logprobs": True} if wanted else spec
+    first: dict[str, Any] = next((models[row.model] for row in rows.values() if row.model), {})
+    sampling = ("temperature", "top_p", "max_tokens", "stop")
+    return {**spec, **{key: value for key, value in first.items() if key in sampling}}
+
+
+def _with_model(row: AgentSpec, model: str, told: Mapping[str, Any]) -> AgentSpec:
+    """A row with another model; options that its agent has already are told anew."""
+    told = {key: value for key, value in told.items() if key in row.options}
+    return AgentSpec(agent=row.agent, model=model, **{**row.options, **told})
 
 
 def digest_of(value: Any) -> str:

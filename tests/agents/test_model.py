@@ -102,3 +102,13 @@ def test_sampling_is_passed_through() -> None:
     assert model.seen == [None, Sampling(temperature=0)]
     Metered(model).close()
     assert model.generate(prompts(1)), "the model outlives its meters"
+
+
+def test_a_model_that_answers_too_few_prompts_or_no_number_is_to_blame() -> None:
+    meter = Metered(ScriptedModel(lambda p: "x"))
+    meter.model.generate = lambda prompts, sampling=None: []  # type: ignore[method-assign]
+    answers = meter.generate(prompts(2))
+    assert [a.outcome for a in answers] == [Outcome.INFRA_ERROR] * 2
+    assert "0 answers to 2 prompts" in answers[0].message
+    nan = Metered(ScriptedModel(lambda p: Completion("x", logprobs=(float("nan"),), ids=(1,))))
+    assert nan.generate(prompts(1))[0].outcome is Outcome.INFRA_ERROR

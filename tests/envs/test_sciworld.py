@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,10 @@ from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from turnbench import envs  # noqa: E402
+from turnbench.agents.rollout import Move, Rollout  # noqa: E402
 from turnbench.envs import sciworld_jvm, sciworld_pool  # noqa: E402
 from turnbench.envs.errors import ConfigError, EpisodeOver  # noqa: E402
+from turnbench.envs.record import Task  # noqa: E402
 
 try:
     sciworld_jvm.java_command()
@@ -372,3 +375,18 @@ def test_any_text_is_answered(keeper, actions):
 def test_odd_text_is_answered(env, action):
     observation, *_, info = play(env, TASK, action, "look around")
     assert observation.startswith("This room is called") and info["moves"] == 0
+
+
+def test_success_reaches_the_record() -> None:
+    env: Any = envs.make("turnbench/ScienceWorld-v0", max_turns=100)
+    task = Task("turnbench/ScienceWorld-v0", "find-animal/262", "test")
+    rollout = Rollout.start(env, task, np.random.default_rng(0))
+    failed = Rollout.start(env.spawn(), task, np.random.default_rng(0))
+    for action in env.gold_path(task.id):
+        if not rollout.over:
+            rollout.advance(Move(action))
+    failed.advance(Move("look around"))
+    assert rollout.finish().success is True and rollout.finish().ret == pytest.approx(1.0)
+    assert failed.finish().success is False
+    env.close()
+    failed.env.close()

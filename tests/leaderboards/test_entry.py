@@ -1,5 +1,6 @@
 """Entries against numbers worked out by hand from a small log."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,19 @@ def small(suite: Any, tmp_path: Path) -> tuple[Any, Path]:
 def only(folder: Path) -> Entry:
     (entry,) = entries_of(folder)
     return entry
+
+
+def test_a_row_that_never_played_a_turn_measured_nothing(suite: Any, tmp_path: Path) -> None:
+    made = suite(1)
+    task = Task("standins:World-v0", "good0", "test", 0)
+    rows: list[Any] = []
+    for seed in made.seeds:
+        idle = Trajectory(replace(task, seed=seed), (), "", Outcome.AGENT_ERROR, "TypeError: broken")
+        rows.append((Key("one", 0, "good0", seed), Population((idle,)), ()))
+    write(made, tmp_path, rows)
+    entry = only(tmp_path)
+    assert entry["results"][0]["episodes"] == {"wanted": len(made.seeds), "missing": 0, "left": 0}
+    assert entry["complete"] is False
 
 
 def test_numbers_by_hand(small: Any) -> None:

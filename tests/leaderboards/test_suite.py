@@ -268,3 +268,16 @@ def test_a_mutated_suite_is_a_suite_or_a_clear_error(data: st.DataObject) -> Non
         assert str(error).startswith("s.yaml")
     else:
         assert len(suite.digest) == 16
+
+
+def test_another_model_is_told_what_the_suites_own_knew() -> None:
+    local = load_suite("quickstart", model="hf:folder")
+    own = load_suite("quickstart").models["tiny"]
+    assert local.models == {"hf-folder": {**own, "path": "folder"}}
+    assert not any(row.options.get("instructions", True) for row in local.agents.values())
+    api = load_suite("quickstart", model="api:some-model")
+    assert api.models == {"api-some-model": {"backend": "api", "model": "some-model", "logprobs": True}}
+    assert all(row.options["instructions"] is True for row in api.agents.values())
+    assert api.agents["best-of-8"].options["scorer"] == "mean_logprob"
+    alone = load_suite("quickstart", agents=["react"], model="api:some-model")
+    assert "logprobs" not in alone.models["api-some-model"]

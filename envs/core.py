@@ -160,15 +160,18 @@ class TextEnv(gymnasium.Env[str, str]):
         """Play one turn: (observation, reward, terminated, truncated, info)."""
         if self.over:
             raise EpisodeOver("the episode is over: call reset() before step()")
-        action = clean(action)
+        if not action.isascii():
+            action = clean(action)
         self.history.append(action)
         self.counts.steps += 1
         observation, reward, terminated, info = self._step(action)
-        self.observation = observation = _text(observation, "step")
-        reward = _number(reward, action)
+        if type(observation) is not str or not observation.isascii():
+            observation = _text(observation, "step")
+        if type(reward) is not float or not math.isfinite(reward):
+            reward = _number(reward, action)
         truncated = not terminated and len(self.history) >= self.max_turns
-        self.over = terminated or truncated
-        return observation, reward, terminated, truncated, dict(info or ())
+        self.over, self.observation = terminated or truncated, observation
+        return observation, reward, terminated, truncated, dict(info) if info else {}
 
     def fork(self) -> Self:
         """An independent copy of this world as it stands now, made by replaying its actions.

@@ -96,6 +96,7 @@ class RecipeBook:
     depths: dict[str, int] = field(default_factory=dict)
     goals: tuple[str, ...] = ()
     uses: dict[str, list[Recipe]] = field(default_factory=dict)
+    readings: dict[str, "Get | Craft | Look | str"] = field(default_factory=dict, compare=False)
 
     def recipes(self, name: str) -> list[Recipe]:
         """The recipes for an item or, if it is a group, for every item of it."""
@@ -231,6 +232,7 @@ _MARKER = re.compile(r"Action:\s*(.*?)(?=\n|$)")
 SINGLE_ACTION = (
     "Error: Only one 'Action' is allowed per response. Please adjust your response."  # AgentGym's words
 )
+READABLE, REMEMBERED = 200, 4096  # longest action whose reading is remembered, and how many are
 MAX_DIGITS = 9  # an upper bound on counts, which the published game lacks
 
 
@@ -297,76 +299,135 @@ class TextCraft(TextEnv):
         return twin
 
     def _step(self, action: str) -> Step:
-        if action.startswith("craft ") and (match := _CRAFT.match(action)):
-            return self._craft(match[1], match[2])
-        if match := _GET.match(action):
-            return Step(self._get(match[1], match[2]))
-        if action.startswith("inventory"):
-            return Step(self._inventory())
-        if len(_MARKER.findall(action)) > 1:
-            return Step(SINGLE_ACTION)
-        return Step(f"Could not execute {action}")
+        said = self.book.readings.get(action) or read(self.book, action)
+        if type(said) is Craft:
+            return self._craft(said)
+        if type(said) is Get:
+            return Step(self._get(said))
+        return Step(said if type(said) is str else self._inventory())
 
-    def _get(self, count: str, words: str) -> str:
-        name, book = item_id(words), self.book
-        known = name in book.items and not (name in book.tags or book.craftable(name))
-        if not known or len(count) > MAX_DIGITS:
-            return f"Could not find {words}"
-        self.inventory[name] = self.inventory.get(name, 0) + int(count)
-        return f"Got {int(count)} {words}"
+    def _get(self, get: "Get") -> str:
+        if not get.known:
+            return f"Could not find {get.words}"
+        self.inventory[get.item] = self.inventory.get(get.item, 0) + get.quantity
+        return f"Got {get.quantity} {get.words}"
 
     def _inventory(self) -> str:
         if not self.inventory:
             return "Inventory: You are not carrying anything."
         return "Inventory: " + "".join(f"[{plain(i)}] ({n}) " for i, n in self.inventory.items())
 
-    def _craft(self, target: str, ingredients: str) -> Step:
-        counted = _COUNTED.match(target)
-        number, words = (counted[1], counted[2]) if counted else ("1", target)
-        typed: list[tuple[str, int]] = []
-        for part in ingredients.split(","):
-            match = _COUNTED.match(part.strip())
-            if match is None or len(match[1]) > MAX_DIGITS or len(number) > MAX_DIGITS:
-                return Step(f"Wrong item format: {part.strip()}")
-            typed.append((item_id(match[2]), int(match[1])))
-        wanted = item_id(words)
-        is_tag = wanted in self.book.tags
+    def _craft(self, craft: "Craft") -> Step:
         carried = self.inventory
-        if any(i in self.book.tags or carried.get(i, -1) < n for i, n in typed):
-            return Step(f"Could not find enough items to craft {None if is_tag else wanted}")
-        recipe = None if is_tag else self._matching(wanted, typed)
+        for item, count in craft.paid:
+            if carried.get(item, -1) < count or item in self.book.tags:
+                named = None if craft.is_tag else craft.wanted
+                return Step(f"Could not find enough items to craft {named}")
+        recipe = craft.recipe
         if recipe is None:
-            return Step(_no_recipe(wanted, is_tag, int(number)))
-        self._exchange(typed, recipe)
-        done = recipe.output == self.goal
+            return Step(_no_recipe(craft.wanted, craft.is_tag, craft.quantity))
+        self._exchange(craft.paid, recipe)
         made = f"Crafted {recipe.count} {recipe.output}"
-        return Step(made, 1.0, True, {"success": True}) if done else Step(made)
+        return Step(made, 1.0, True, {"success": True}) if recipe.output == self.goal else Step(made)
 
-    def _matching(self, wanted: str, typed: list[tuple[str, int]]) -> Recipe | None:
-        """The first recipe for `wanted` that takes exactly what was typed."""
-        for recipe in self.book.by_item.get(wanted, ()):
-            left = typed.copy()
-            for ingredient in recipe.inputs:
-                found = next((t for t in left if self._fits(t[0], ingredient)), None)
-                if found is None or found[1] != ingredient.quantity:
-                    break
-                left.remove(found)
-            else:
-                if not left:
-                    return recipe
-        return None
-
-    def _fits(self, item: str, ingredient: Ingredient) -> bool:
-        if ingredient.is_tag:
-            return self.book.tag_of.get(item) == ingredient.name
-        return item == ingredient.name
-
-    def _exchange(self, paid: list[tuple[str, int]], recipe: Recipe) -> None:
+    def _exchange(self, paid: Sequence[tuple[str, int]], recipe: Recipe) -> None:
         for item, count in paid:
             self.inventory[item] -= count
             if self.inventory[item] == 0:
                 del self.inventory[item]
         self.inventory[recipe.output] = self.inventory.get(recipe.output, 0) + recipe.count
+
+
+# --- reading actions: the same few are played again and again, so what they say is remembered ---------
+
+
+class Get(NamedTuple):
+    """`quantity` of `item`, which can be taken if it is `known`."""
+
+    words: str
+    item: str
+    quantity: int
+    known: bool
+
+
+class Craft(NamedTuple):
+    """Make `wanted` from what is `paid`; `recipe` is the one that takes exactly that."""
+
+    wanted: str
+    is_tag: bool
+    quantity: int
+    paid: tuple[tuple[str, int], ...]
+    recipe: Recipe | None
+
+
+class Look(NamedTuple):
+    """List what is carried, since an action began with `word`."""
+
+    word: str = "inventory"
+
+
+def read(book: RecipeBook, action: str) -> Get | Craft | Look | str:
+    """What an action says in the light of a recipe book: a command, or the answer to what is none."""
+    said = _read(book, action)
+    if len(action) <= READABLE:
+        if len(book.readings) >= REMEMBERED:
+            book.readings.clear()
+        book.readings[action] = said
+    return said
+
+
+def _read(book: RecipeBook, action: str) -> Get | Craft | Look | str:
+    if action.startswith("craft ") and (match := _CRAFT.match(action)):
+        return _read_craft(book, match[1], match[2])
+    if match := _GET.match(action):
+        return _read_get(book, match[1], match[2])
+    if action.startswith("inventory"):
+        return Look()
+    return SINGLE_ACTION if len(_MARKER.findall(action)) > 1 else f"Could not execute {action}"
+
+
+def _read_get(book: RecipeBook, count: str, words: str) -> Get:
+    name = item_id(words)
+    known = name in book.items and not (name in book.tags or book.craftable(name))
+    if not known or len(count) > MAX_DIGITS:
+        return Get(words, name, 0, False)
+    return Get(words, name, int(count), True)
+
+
+def _read_craft(book: RecipeBook, target: str, ingredients: str) -> Craft | str:
+    counted = _COUNTED.match(target)
+    number, words = (counted[1], counted[2]) if counted else ("1", target)
+    paid: list[tuple[str, int]] = []
+    for part in ingredients.split(","):
+        match = _COUNTED.match(part.strip())
+        if match is None or len(match[1]) > MAX_DIGITS or len(number) > MAX_DIGITS:
+            return f"Wrong item format: {part.strip()}"
+        paid.append((item_id(match[2]), int(match[1])))
+    wanted = item_id(words)
+    is_tag = wanted in book.tags
+    recipe = None if is_tag else _matching(book, wanted, paid)
+    return Craft(wanted, is_tag, int(number), tuple(paid), recipe)
+
+
+def _matching(book: RecipeBook, wanted: str, paid: list[tuple[str, int]]) -> Recipe | None:
+    """The first recipe for `wanted` that takes exactly what is paid."""
+    for recipe in book.by_item.get(wanted, ()):
+        left = paid.copy()
+        for ingredient in recipe.inputs:
+            found = next((one for one in left if _fits(book, one[0], ingredient)), None)
+            if found is None or found[1] != ingredient.quantity:
+                break
+            left.remove(found)
+        else:
+            if not left:
+                return recipe
+    return None
+
+
+def _fits(book: RecipeBook, item: str, ingredient: Ingredient) -> bool:
+    if ingredient.is_tag:
+        return book.tag_of.get(item) == ingredient.name
+    return item == ingredient.name
 
 
 def _no_recipe(wanted: str, is_tag: bool, count: int) -> str:

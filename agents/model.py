@@ -138,7 +138,10 @@ class Metered:
             if isinstance(answer, Completion):
                 self.usage += answer.usage
             elif answer.outcome is not Outcome.TRUNCATED:  # a call that failed was a call
-                self.usage += Usage(model_calls=1)
+                paid = (
+                    answer.outcome is Outcome.AGENT_ERROR
+                )  # answered, but filtered away: at what price?
+                self.usage += Usage(model_calls=1, cost=None if paid else 0.0)
         return [*answers, *(Failure(Outcome.TIMEOUT, why) for _ in prompts[allowed:])]
 
     def _checked(self, prompts: Sequence[Prompt], sampling: Sampling | None) -> list[Answer]:

@@ -48,6 +48,12 @@ def test_meter_bills_answers_and_counts_calls_that_failed() -> None:
     assert meter.usage == Usage(5, 6, 0, 6) and meter.name == "scripted"
 
 
+def test_an_answer_that_was_filtered_away_costs_nobody_knows_what() -> None:
+    meter = Metered(ScriptedModel(lambda p: Failure(Outcome.AGENT_ERROR, "filtered")))
+    meter.generate(prompts(1))
+    assert meter.usage == Usage(1, cost=None)
+
+
 def test_a_prompt_without_room_is_no_call() -> None:
     meter = Metered(ScriptedModel(lambda p: Failure(Outcome.TRUNCATED, "too long")))
     meter.generate(prompts(2))

@@ -36,7 +36,9 @@ class UnknownName(TurnbenchError, LookupError):
 
 
 class ConfigError(TurnbenchError, ValueError):
-    """A suite, config or option is wrong."""
+    """A suite, config or option is wrong; `at` is where in the file, if the raiser knew but not the line."""
+
+    at: tuple[str | int, ...] = ()
 
 
 class EnvError(TurnbenchError):

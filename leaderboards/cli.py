@@ -141,16 +141,22 @@ def run(
 
     Example: turnbench run quickstart --out runs/mine --workers 8
     """
+    from turnbench.envs.errors import ConfigError
     from turnbench.leaderboards.progress import Show
     from turnbench.leaderboards.runner import run as play_all
-    from turnbench.leaderboards.suite import load_suite
+    from turnbench.leaderboards.suite import find_suite, load_suite
 
     chosen = load_suite(suite, agents=agent, model=model, tasks=tasks)
     folder = out or Path("runs") / chosen.suite
     say = console(stderr=True)
     tell = partial(say.print, markup=False, soft_wrap=True)
     tell(_headline(chosen, folder))
-    report = play_all(chosen, folder, workers=workers, watcher=Show(say))
+    try:
+        report = play_all(chosen, folder, workers=workers, watcher=Show(say))
+    except ConfigError as error:
+        if not error.at:
+            raise
+        raise find_suite(suite).error(error.at, str(error)) from error
     idle: list[str] = []
     if report.done:
         idle = _show(folder, boards if report.complete and tasks is None else None)

@@ -262,7 +262,9 @@ def _try_agent(suite: Suite, name: str, model: Model | None) -> None:
         make_agent(suite, name, model)
     except Exception as error:
         kind = "" if isinstance(error, TurnbenchError) else f"{type(error).__name__}: "
-        raise ConfigError(f"agents.{name}: {kind}{' '.join(str(error).split())}") from error
+        wrong = ConfigError(f"agents.{name}: {kind}{' '.join(str(error).split())}")
+        wrong.at = ("agents", name)
+        raise wrong from error
 
 
 # --- whose fault, and where -----------------------------------------------------------------------

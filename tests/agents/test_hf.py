@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from turnbench.agents.hf import SHIPPED, HfModel  # noqa: E402
+from turnbench.agents import shipped_path  # noqa: E402
+from turnbench.agents.hf import HfModel  # noqa: E402
 from turnbench.agents.model import Completion, Message, Prompt, Sampling  # noqa: E402
 from turnbench.envs.errors import ModelError  # noqa: E402
 from turnbench.envs.record import Failure, Outcome  # noqa: E402
@@ -380,7 +381,9 @@ def test_scoring_odd_sequences(model):
             model.logprobs([bad])
 
 
-@pytest.mark.skipif(not SHIPPED["turnbench/tiny"].is_dir(), reason="the shipped model isn't there yet")
+@pytest.mark.skipif(
+    not shipped_path("turnbench/tiny").is_dir(), reason="the shipped model isn't there yet"
+)
 def test_the_shipped_model_plays():
     model = HfModel("turnbench/tiny", sampling=Sampling(max_tokens=32))
     assert model.name == "turnbench/tiny" and model.chat.append_only

@@ -8,6 +8,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from turnbench.algorithms.demos import Examples
+from turnbench.algorithms.muon import Muon
 from turnbench.algorithms.tokenizer import Encoded, encode
 
 Row = tuple[Encoded, frozenset[int]]  # a conversation, and which of its turns are wrong
@@ -52,15 +53,15 @@ def collate(rows: Sequence[Row], other_weight: float) -> tuple[torch.Tensor, tor
 
 
 def make_optimizers(model: Any, kind: str, rate: float, decay: float) -> list[torch.optim.Optimizer]:
-    """AdamW for all parameters; or "muon" (Jordan 2024, with steps scaled to AdamW's size as in Liu
-    et al. 2025) for the matrices of the layers and AdamW for the others. Vectors do not decay.
+    """AdamW for all parameters; or "muon" for the matrices of the layers and AdamW for the others.
+    Vectors do not decay.
     """
     params = list(model.parameters())
     found: list[torch.optim.Optimizer] = []
     if kind == "muon":
         outer = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
         inner = [p for p in params if p.ndim == 2 and id(p) not in outer]
-        found.append(torch.optim.Muon(inner, rate, decay, adjust_lr_fn="match_rms_adamw"))
+        found.append(Muon(inner, rate, decay))
         params = [p for p in params if p.ndim != 2 or id(p) in outer]
     groups = [
         {"params": [p for p in params if p.ndim >= 2], "weight_decay": decay},

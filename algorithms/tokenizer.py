@@ -6,6 +6,7 @@ compares names in one step. Numbers up to 99 are single tokens too.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,9 @@ SPLIT = (
     rf"| ?[a-z]+(?:_[a-z]+)*(?: (?!(?:{BREAKS})\b)[a-z]+(?:_[a-z]+)*)*"
     r"| ?[A-Z][a-z]*| ?[0-9]{1,2}|\n+|\s+|."
 )
+
+# Twice each, so that the merge that makes it is worth a token, however rare it is in the texts.
+NUMBERS = tuple(f" {number}" for number in range(100)) * 2
 
 # Only ever appended to: a longer conversation's text starts with that of a shorter one. Each turn of
 # the assistant ends with the end-of-sequence token; the others end where the next role begins.
@@ -53,7 +57,7 @@ def train_tokenizer(texts: Iterable[str], size: int, context: int) -> PreTrained
     special = [PAD, END, USER, ASSISTANT, SYSTEM]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     bpe.train_from_iterator(
-        texts,
+        chain(texts, NUMBERS),
         trainers.BpeTrainer(
             vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
         ),

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self, SupportsFloat
 
 import gymnasium
 import numpy as np
+from gymnasium.utils import seeding
 
 from turnbench.envs.errors import BadStep, EpisodeOver, ForkError, UnknownName
 
@@ -90,6 +91,7 @@ class TextEnv(gymnasium.Env[str, str]):
     """How AgentGym reads a Thought/Action reply in this world (agents/react.py has the rules)."""
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    _generator: np.random.Generator | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Keep the arguments, from which `spawn` makes an environment like this one."""
@@ -128,6 +130,17 @@ class TextEnv(gymnasium.Env[str, str]):
 
     # --- what everybody calls ----------------------------------------------------------------
 
+    @property
+    def _np_random(self) -> np.random.Generator | None:
+        """Gymnasium's own generator, made when it is asked for: making it costs more than a reset."""
+        if self._generator is None and self._np_random_seed is not None:
+            self._generator, _ = seeding.np_random(self._np_random_seed)
+        return self._generator
+
+    @_np_random.setter
+    def _np_random(self, generator: np.random.Generator | None) -> None:
+        self._generator = generator
+
     def data_digest(self) -> str:
         """Digest of the data behind this world, "" where it has none besides its code."""
         return ""
@@ -143,7 +156,10 @@ class TextEnv(gymnasium.Env[str, str]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, Info]:
         """Start an episode: of `options["task"]`, else of a random task of the first split."""
-        super().reset(seed=seed)
+        if type(seed) is int and seed >= 0:
+            self._np_random, self._np_random_seed = None, seed
+        else:
+            super().reset(seed=seed)
         unknown = set(options or {}) - {"task"}
         if unknown:
             raise UnknownName("reset option", sorted(unknown)[0], ["task"])

@@ -19,16 +19,8 @@ from hypothesis import strategies as st
 
 from turnbench.envs import make
 from turnbench.envs.errors import EpisodeOver, UnknownName
-from turnbench.envs.textcraft import (
-    DISTRACTORS,
-    LOADED_FIRST,
-    SINGLE_ACTION,
-    TextCraft,
-    opening,
-    plain,
-    recipe_book,
-    split_tasks,
-)
+from turnbench.envs.textcraft import DISTRACTORS, SINGLE_ACTION, TextCraft, opening, split_tasks
+from turnbench.envs.textcraft_recipes import LOADED_FIRST, plain, recipe_book
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 BOOK = recipe_book()
@@ -359,7 +351,8 @@ def digest() -> str:
 
 DIGEST_ELSEWHERE = """
 import hashlib
-from turnbench.envs.textcraft import TextCraft, opening, recipe_book, split_tasks
+from turnbench.envs.textcraft import TextCraft, opening, split_tasks
+from turnbench.envs.textcraft_recipes import recipe_book
 texts = [opening(recipe_book().goals[t], seed) for t in range(0, 544, 13) for seed in (0, 5)]
 texts += [repr(split_tasks(s)) for s in TextCraft.splits]
 print(hashlib.sha256("\\n".join(texts).encode()).hexdigest())

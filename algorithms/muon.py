@@ -60,7 +60,7 @@ def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
     """[n, rows, columns] with all singular values moved to about 1, by Newton-Schulz iterations."""
     if matrices.shape[1] > matrices.shape[2]:
         return orthogonal(matrices.mT).mT
-    x = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp(min=1e-7)
+    x: torch.Tensor = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp(min=1e-7)
     a, b, c = COEFFICIENTS
     for _ in range(ITERATIONS):
         gram = x @ x.mT

@@ -5,6 +5,7 @@ import platform
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata, resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ def provenance(suite: Suite) -> dict[str, Any]:
     return {
         "versions": versions(),
         "code": code_digest(),
+        "modules": {name: _source(name) for name in sorted(_own_modules(suite))},
         "worlds": [world_of(spec) for spec in suite.envs],
         "checkpoints": {name: _checkpoint(spec) for name, spec in suite.models.items()}
         | {f"{name}'s value": _folder(p, p / "backbone") for name, p in _value_folders(suite)},
@@ -52,6 +54,19 @@ def code_digest() -> str:
             if entry.name.endswith(".py"):
                 sources[f"{package}/{entry.name}"] = entry.read_bytes()
     return _digest(sorted(sources.items()))
+
+
+def _own_modules(suite: Suite) -> set[str]:
+    """The modules of their own that users name in a suite, as "module:Name"."""
+    names = [spec.agent for spec in suite.agents.values()] + [spec.id for spec in suite.envs]
+    return {name.partition(":")[0] for name in names if ":" in name}
+
+
+def _source(module: str) -> str | None:
+    """Digest of a module's file; None where it has none."""
+    spec = find_spec(module)
+    path = Path(spec.origin) if spec and spec.origin else None
+    return _digest([(path.name, path.read_bytes())]) if path and path.is_file() else None
 
 
 def world_of(spec: EnvSpec) -> dict[str, Any]:

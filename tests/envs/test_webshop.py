@@ -26,6 +26,7 @@ from turnbench.envs.record import Task
 from turnbench.envs.webshop_goals import reward
 from turnbench.envs.webshop_nouns import simple_nouns
 from turnbench.envs.webshop_pages import SUB_PAGES
+from turnbench.leaderboards.suite import EnvSpec, choose_tasks
 
 ID = "turnbench/WebShop-v0"
 
@@ -258,12 +259,33 @@ def test_any_actions_keep_the_world_sane(some, task, mode) -> None:
         ({"goals": "robot"}, UnknownName, "human"),
         ({"observation": "html"}, ConfigError, "text_rich"),
         ({"products": 0}, ConfigError, "at least 1"),
+        ({"products": 1.5}, ConfigError, "products is 1.5; a whole number"),
+        ({"products": True}, ConfigError, "whole number"),
         ({"nouns": "no_such_pipeline"}, ConfigError, "spacy"),
     ],
 )
 def test_bad_arguments_are_explained(options, error, match) -> None:
     with pytest.raises(error, match=match):
         make(ID, **options)
+
+
+def test_a_split_without_tasks_is_named() -> None:
+    """A catalogue of one family has goals of one split only."""
+    env = make(ID, products=3)
+    empty = [split for split in env.splits if not env.tasks(split)]
+    assert len(empty) == 2
+    with pytest.raises(ConfigError, match=f"split '{empty[0]}' .*no tasks"):
+        choose_tasks(EnvSpec(id=ID, split=empty[0]), env)
+    monkey = type("Empty", (type(env),), {"splits": (empty[0],)})(products=3)
+    with pytest.raises(ConfigError, match=f"the split '{empty[0]}' is empty"):
+        monkey.reset(seed=0)
+
+
+def test_what_is_offered_first_is_a_hurried_purchase(shop) -> None:
+    shop.reset(seed=0, options={"task": "0"})
+    while not shop.over:
+        shop.step(shop.example_actions()[0])
+    assert len(shop.history) == 3 and shop.history[-1] == "click[buy now]"
 
 
 @pytest.mark.parametrize("task", ["1000", "-1", "01", "x", "", "1.0", "\u0661", "9" * 5000])

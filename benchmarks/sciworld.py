@@ -130,6 +130,7 @@ def worlds(env):
 
 
 def soak(env, episodes):
+    reset(env, "boil/0")  # the Java process lasts as long as this
     for episode in range(episodes):
         task = f"find-non-living-thing/{episode % 300}"
         other = make()

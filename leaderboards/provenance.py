@@ -2,12 +2,14 @@
 
 import hashlib
 import platform
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
+from turnbench.envs.errors import ConfigError
 from turnbench.leaderboards.suite import EnvSpec, Suite, choose_tasks, make_env
 
 PACKAGES = (
@@ -43,7 +45,21 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
+    if "scienceworld" in found and (java := _java_version()):
+        found["java"] = java
     return found
+
+
+def _java_version() -> str | None:
+    """The version of the Java that ScienceWorld would run in, as its folder states it."""
+    try:
+        from turnbench.envs.sciworld_jvm import java_command
+
+        release = Path(java_command()).resolve().parents[1] / "release"
+        stated = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text(encoding="utf-8"), re.MULTILINE)
+    except (ImportError, ConfigError, OSError, IndexError, UnicodeDecodeError):
+        return None
+    return stated and stated[1]
 
 
 @cache

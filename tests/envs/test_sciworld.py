@@ -84,7 +84,7 @@ def assert_gold(env, path):
 # --- exactness --------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(900)  # half a minute where nobody else works
+@pytest.mark.timeout(1800)  # half a minute where nobody else works
 def test_gold_paths_replay_exactly(keeper):
     """All, to their ends; those that draw random numbers, which have a process of their own, beside
     the others."""

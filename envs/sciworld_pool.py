@@ -154,15 +154,16 @@ class Lease:
 
     def __init__(self) -> None:
         self.world: World | None = None
-        self._pool = POOL
+        self._abandoned = POOL.abandoned
         self._open = True
         POOL.join()
 
     def __del__(self) -> None:
         if self._open:  # a collector may run anywhere, so no lock may be taken here, nor by `threading`
-            self._pool.abandoned.append(self.world)
-            with suppress(RuntimeError):  # Python is ending, and the pool with it
-                _thread.start_new_thread(self._pool.settle, ())
+            self._abandoned.append(self.world)
+            if self._abandoned is POOL.abandoned:  # else it is from before this process was forked
+                with suppress(RuntimeError):  # Python is ending, and the pool with it
+                    _thread.start_new_thread(POOL.settle, ())
 
     def close(self) -> None:
         """Give everything back."""

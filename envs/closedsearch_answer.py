@@ -53,7 +53,7 @@ def _uncited(text: str, cited: Collection[str]) -> str:
     def kept(found: re.Match[str]) -> str:
         return "" if set(re.split(r"[,;\s]+", found[1])) & set(cited) else found[0]
 
-    return _CITED.sub(kept, text).strip(" \t\n*")
+    return " ".join(_CITED.sub(kept, text).strip(" \t\n*").split())
 
 
 def is_correct(answer: str, expected: str, rule: str) -> bool:

@@ -20,11 +20,11 @@ import openai
 
 from turnbench.agents.cache import ResponseCache
 from turnbench.agents.loop import BackgroundLoop
-from turnbench.agents.model import Answer, Completion, Message, Prompt, Sampling
+from turnbench.agents.model import Answer, Completion, Prompt, Sampling
 from turnbench.agents.prices import load_prices
 from turnbench.agents.replies import Raw, Refused, Retry, read_answer, read_error, split_choices
 from turnbench.agents.retry import pause
-from turnbench.envs.core import clean
+from turnbench.agents.tools import conversation_key, message_row
 from turnbench.envs.errors import ConfigError, ModelError
 from turnbench.envs.record import Failure, Json, Outcome
 
@@ -50,6 +50,8 @@ class ApiModel:
     `share`: ask for the samples of one conversation (all particles of a search at its start, copies
     after a resampling) in one call with `n`, so that their prompt is paid for once. Only the first
     sample's seed is sent then. A server that answers once all the same is asked one by one.
+    `native_tools`: tools of a world are sent as tools, and its results as tool messages; where a server
+    knows none, False writes them into the prompt.
     `extra`: further fields of the request, such as reasoning_effort. A field set to null is not
     sent: `{temperature: null}` for a model that accepts no temperature.
 
@@ -72,6 +74,7 @@ class ApiModel:
         prices: str | None = None,
         cache: str | None = None,
         share: bool = False,
+        native_tools: bool = True,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         if not (timeout > 0 and max_retries >= 0 and max_in_flight >= 1):
@@ -79,7 +82,7 @@ class ApiModel:
         self.model, self.name, self.sampling = model, name or model, sampling
         self.endpoint = _endpoint(base_url)
         self.timeout, self.max_retries, self.logprobs = timeout, max_retries, logprobs
-        self.share, self.extra = share, _extra(extra or {})
+        self.share, self.native_tools, self.extra = share, native_tools, _extra(extra or {})
         self.price = load_prices(prices).get(model)
         self._key_env, self._key = api_key_env, _key(api_key_env, self.endpoint)
         self._limit = "max_tokens"
@@ -148,7 +151,7 @@ class ApiModel:
         text = self._cache.get(self._request(prompt, sampling)) if self._cache else None
         if text is None:
             return None
-        found = read_answer(text, self.logprobs, self.price)
+        found = read_answer(text, self.logprobs, self.price, bool(prompt.tools))
         if not isinstance(found, Completion):
             warnings.warn(f"response cache: an entry holds no answer: {found}", stacklevel=3)
             return None
@@ -159,7 +162,7 @@ class ApiModel:
         return {
             "model": self.model,
             "endpoint": self.endpoint,
-            "messages": [list(message) for message in prompt.messages],
+            **conversation_key(prompt),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_tokens,
@@ -240,7 +243,7 @@ class ApiModel:
             return self._redacted(read_error(raw, body.keys() - {"model", "messages"}))
         answers: list[Answer] = []
         for prompt, text in zip(group, split_choices(raw.text, len(group)), strict=False):
-            reply = read_answer(text, self.logprobs, self.price)
+            reply = read_answer(text, self.logprobs, self.price, bool(prompt.tools))
             if isinstance(reply, Retry | Refused):
                 return self._redacted(reply)
             answers.append(self._kept(prompt, sampling, reply, text))
@@ -284,7 +287,8 @@ class ApiModel:
     def _body(self, prompt: Prompt, sampling: Sampling) -> Json:
         body: Json = {
             "model": self.model,
-            "messages": [{"role": m.role, "content": clean(m.content)} for m in prompt.messages],
+            "messages": [message_row(message) for message in prompt.messages],
+            "tools": list(prompt.tools) or None,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             self._limit: sampling.max_tokens,
@@ -300,6 +304,8 @@ class ApiModel:
         where = f"model {self.model} at {self.endpoint}"
         if refused.field == "logprobs":
             hint = "set logprobs: false, or use a server that gives them"
+        elif refused.field == "tools":
+            hint = "set native_tools: false, which writes tools into the prompt"
         elif refused.field is not None:
             hint = f"change {refused.field}, or leave it out with extra: {{{refused.field}: null}}"
         elif refused.status in (401, 403):
@@ -335,9 +341,9 @@ def _groups(prompts: Sequence[Prompt], share: bool) -> list[list[int]]:
     """Indices of the prompts that are asked together."""
     if not share:
         return [[k] for k in range(len(prompts))]
-    found: dict[tuple[Message, ...], list[int]] = {}
+    found: dict[str, list[int]] = {}
     for k, prompt in enumerate(prompts):
-        found.setdefault(prompt.messages, []).append(k)
+        found.setdefault(json.dumps(conversation_key(prompt)), []).append(k)
     return list(found.values())
 
 

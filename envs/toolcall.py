@@ -350,7 +350,7 @@ def _item(name: ast.expr | None, value: ast.expr, depth: int) -> tuple[str, Any]
 # --- writing ------------------------------------------------------------------------------------------
 
 
-def call_text(name: str, **arguments: Any) -> str:
+def call_text(name: str, /, **arguments: Any) -> str:
     """An action that makes one call."""
     return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
 

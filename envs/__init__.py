@@ -25,6 +25,7 @@ ENVS: dict[str, str] = {
     "turnbench/ScienceWorld-v0": "turnbench.envs.sciworld:ScienceWorld",
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft:TextCraft",
     "turnbench/TextCraftMadeUp-v0": "turnbench.envs.textcraft_made_up:MadeUpTextCraft",
+    "turnbench/ToolWorld-v0": "turnbench.envs.toolworld:ToolWorld",
     "turnbench/Toy-v0": "turnbench.envs.toy:Toy",
     "turnbench/WebShop-v0": "turnbench.envs.webshop:WebShop",
 }

@@ -14,7 +14,8 @@ from typing import Any
 from turnbench.agents.model import Message, Prompt
 from turnbench.envs.core import clean
 from turnbench.envs.record import Json, Turn
-from turnbench.envs.toolcall import HOW_TO_CALL, ToolSet, parse
+from turnbench.envs.toolcall import parse
+from turnbench.envs.toolset import HOW_TO_CALL, ToolSet
 
 ELSEWHERE = "See the first call's result."
 

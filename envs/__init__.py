@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from turnbench.envs.core import TextEnv
 
 ENVS: dict[str, str] = {
+    "turnbench/Blame-v0": "turnbench.envs.blame:Blame",
     "turnbench/ClosedSearch-v0": "turnbench.envs.closedsearch:ClosedSearch",
     "turnbench/ScienceWorld-v0": "turnbench.envs.sciworld:ScienceWorld",
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft:TextCraft",

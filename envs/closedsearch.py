@@ -6,7 +6,7 @@ come from files that the user has (closedsearch_files.py, docs/closedsearch.md).
 """
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from turnbench.envs.closedsearch_answer import Answered, is_correct, read_answer
 from turnbench.envs.closedsearch_corpus import Question
@@ -15,8 +15,9 @@ from turnbench.envs.closedsearch_open import GENERATED, Library, open_library
 from turnbench.envs.core import Step
 from turnbench.envs.errors import UnknownName
 from turnbench.envs.record import Json
-from turnbench.envs.toolcall import Call, ToolSet, call_text
+from turnbench.envs.toolcall import Call, call_text
 from turnbench.envs.toolenv import Score, ToolEnv
+from turnbench.envs.toolset import ToolSet
 
 LIMIT, MOST = 10, 20  # documents that a search lists unless told otherwise, and at most
 LONGEST = 1000  # characters of a query
@@ -75,7 +76,7 @@ class ClosedSearch(ToolEnv):
     cited (`citation_recall`, with `citation_precision`).
     """
 
-    splits = ("train", "dev", "test")
+    splits: ClassVar[tuple[str, ...]] = ("train", "dev", "test")
     benchmark = "ClosedSearch-v0"
 
     def __init__(

@@ -35,6 +35,11 @@ class QuestionSet:
     left_out: Counter[str] = field(default_factory=Counter)
     lines: dict[str, int] = field(default_factory=dict)
 
+    def leave_out(self, why: str) -> Question | None:
+        """Count a question that can't be asked; gives None, in its place."""
+        self.left_out[why] += 1
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -153,13 +158,13 @@ def _document(row: Row, name: str, item: Any, found: QuestionSet) -> str:
 
 def _gaia(row: Row, found: QuestionSet) -> Question | None:
     if row.text("Final answer").strip() == "?":
-        return _left_out(found, "the answer is kept back")
+        return found.leave_out("the answer is kept back")
     text, name = row.text("Question"), row.optional("file_name")
     if not name:
         return Question(row.text("task_id"), text, row.text("Final answer"), rule="gaia")
     attached = _attachment(row, name)
     if attached is None:
-        return _left_out(found, "the attachment is no text")
+        return found.leave_out("the attachment is no text")
     found.documents[name] = attached
     asked = f"{text}\n\nThe attached file is the document {name}."
     return Question(row.text("task_id"), asked, row.text("Final answer"), (name,), rule="gaia")
@@ -182,7 +187,7 @@ def _attachment(row: Row, name: str) -> Document | None:
 
 def _hle(row: Row, found: QuestionSet) -> Question | None:
     if row.values.get("image"):
-        return _left_out(found, "it shows an image")
+        return found.leave_out("it shows an image")
     kind = row.optional("answer_type") or "exactMatch"
     if kind not in HLE_RULES:
         row.fail(f"answer_type is {kind!r}; it must be one of {', '.join(HLE_RULES)}")
@@ -191,10 +196,6 @@ def _hle(row: Row, found: QuestionSet) -> Question | None:
 
 
 HLE_RULES = {"exactMatch": "strict", "multipleChoice": "choice"}
-
-
-def _left_out(found: QuestionSet, why: str) -> None:
-    found.left_out[why] += 1
 
 
 SOURCES: dict[str, Callable[[Row, QuestionSet], Question | None]] = {

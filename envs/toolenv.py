@@ -25,8 +25,9 @@ class Score(NamedTuple):
 class ToolEnv(TextEnv):
     """A world whose actions are tool calls or plain text (toolcall.py says how both are written).
 
-    `tools_in_observation`: whether the first observation begins with the tools' signatures, for agents
-    that know nothing of `info["tools"]`.
+    A world never prints its tools: they are in `info["tools"]`, and agents show them to their models
+    (agents/react.py). `tools_in_observation` is for agents that know nothing of that: the first
+    observation then begins with the tools' signatures, and ours show them no second time.
     """
 
     benchmark: ClassVar[str] = ""
@@ -35,6 +36,7 @@ class ToolEnv(TextEnv):
     """Whether a call's arguments must fit the schema; else the world itself refuses them."""
     has_success = True
     return_range = (0.0, 1.0)
+    reply_format = "tool-action"
 
     def __init__(
         self,

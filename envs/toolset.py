@@ -141,8 +141,8 @@ def _resolve(reference: str, root: Json) -> Any:
 # --- showing ------------------------------------------------------------------------------------------
 
 HOW_TO_CALL = """\
-To call a tool, answer with one JSON object {"name": ..., "arguments": {...}} and nothing else; for \
-several calls, with a list of them. Any other answer is a message, and no tool is called."""
+To call a tool, your action is one JSON object {"name": ..., "arguments": {...}} and nothing else; for \
+several calls, a list of them. Any other action is a message, and no tool is called."""
 
 
 def _signature(function: Json) -> str:

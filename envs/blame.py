@@ -7,7 +7,7 @@ step (blame_logs.py), or Who&When's from a folder.
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from turnbench.envs.blame_files import WHO_AND_WHEN, read_who_and_when
 from turnbench.envs.blame_log import Log
@@ -33,8 +33,8 @@ class Blame(TextEnv):
     prompts do. `compat`: score as its published scorer does, which takes step 12 for step 1.
     """
 
-    splits = ("train", "dev", "test")
-    default_turns = 1
+    splits: ClassVar[tuple[str, ...]] = ("train", "dev", "test")
+    default_turns: ClassVar[int] = 1
     has_success = True
     return_range = (0.0, 1.0)
     instructions = INSTRUCTIONS

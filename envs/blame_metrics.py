@@ -39,12 +39,12 @@ class Hits(NamedTuple):
 
 
 class Accuracy(NamedTuple):
-    """Shares of `count` logs: agent right, step right, both; `missing` verdicts count as wrong."""
+    """Shares of `total` logs: agent right, step right, both; `missing` verdicts count as wrong."""
 
     agent: float
     step: float
     both: float
-    count: int
+    total: int
     missing: int
 
 

@@ -109,7 +109,7 @@ class ToolEnv(TextEnv):
     def _make_calls(self, said: Said, info: Info) -> Step:
         results = [self._answer(call) for call in said.calls]
         info["n_calls"] = len(results)
-        info["tool_errors"] = sum(result.startswith("Error") for result in results)
+        info["tool_errors"] = sum([result.startswith("Error") for result in results])
         return Step(results_text(said.calls, results))
 
     def _answer(self, call: Call) -> str:

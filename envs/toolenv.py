@@ -34,6 +34,7 @@ class ToolEnv(TextEnv):
     checks_arguments: ClassVar[bool] = True
     """Whether a call's arguments must fit the schema; else the world itself refuses them."""
     has_success = True
+    recorded = ("checks", "benchmark")
     return_range = (0.0, 1.0)
 
     def __init__(

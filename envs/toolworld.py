@@ -20,7 +20,7 @@ from turnbench.envs.toolcall import Call, call_text
 from turnbench.envs.toolenv import Score, ToolEnv
 from turnbench.envs.toolset import ToolSet
 from turnbench.envs.toolworld_goals import judge
-from turnbench.envs.toolworld_tasks import LEVELS, VARIANTS, Problem, Stage, copied, problem, task_ids
+from turnbench.envs.toolworld_tasks import LEVELS, VARIANTS, Problem, Stage, problem, task_ids
 from turnbench.envs.toolworld_tools import TOOLS, State, ToolError
 
 UNAVAILABLE = "Error: the service is not available at the moment; try again"
@@ -83,25 +83,32 @@ class ToolWorld(ToolEnv):
         """One call in each action; in a flaky world, again until it succeeds."""
         actions: list[str] = []
         made = 0
-        for stage in self.problem.stages:
-            for name, arguments in stage.calls:
-                while True:
-                    actions.append(call_text(name, **arguments))
+        for action in self.plan():
+            if action.startswith("{"):
+                made += 1
+                while self._fails(made):
+                    actions.append(action)
                     made += 1
-                    if not self._fails(made):
-                        break
+            actions.append(action)
+        return actions
+
+    def plan(self) -> list[str]:
+        """The ground truth of a world in which no tool fails."""
+        actions: list[str] = []
+        for stage in self.problem.stages:
+            actions += [call_text(name, **arguments) for name, arguments in stage.calls]
             actions.append(stage.say)
         return actions
 
     def fork(self) -> Self:
-        """A copy: of the tables, not of the records, which never change."""
+        """A copy, in constant time: tables and records never change."""
         twin = self._shallow_copy()
-        twin.state = copied(self.state)
+        twin.state = self.state.copy()
         return twin
 
     def _reset(self, task: str) -> str:
         self.problem: Problem = problem(task)
-        self.state = copied(self.problem.state)
+        self.state = self.problem.state.copy()
         self.stage = self.made = 0
         self.heard, self.broken = ("",) * len(self.problem.stages), ()
         return self.problem.opening

@@ -42,10 +42,10 @@ def changes(before: State, after: State) -> Changes:
     found: Changes = {}
     for name, old in before.items():
         new = after[name]
-        if name == "next" or old == new:
+        if name == "next" or old is new:
             continue
         for key in old.keys() | new.keys():
-            if old.get(key) != new.get(key):
+            if old.get(key) is not new.get(key) and old.get(key) != new.get(key):
                 found[name, key] = new.get(key)
     return dict(sorted(found.items()))
 

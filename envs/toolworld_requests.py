@@ -107,6 +107,11 @@ def template(
     return register
 
 
+def _code(file: Json) -> str:
+    """The code word in a file."""
+    return str(file["content"].rpartition("Code word: ")[2].partition("\n")[0])
+
+
 def run(state: State, calls: tuple[Plan, ...]) -> list[Any]:
     """Make calls that are known to work; their results."""
     return [TOOLS[name].run(state, **arguments) for name, arguments in calls]
@@ -155,7 +160,7 @@ def _delete_one_mail(d: Draft) -> Request:
 def _pass_code_on(d: Draft) -> Request:
     path, record = d.pick("files")
     name, person = d.pick("contacts")
-    code = record["content"].rpartition("Code word: ")[2].split("\n")[0]
+    code = _code(record)
     mail = {"to": person["email"], "subject": "Code word", "body": code}
     calls = (
         ("read_file", {"path": path}),
@@ -172,7 +177,7 @@ def _pass_code_on(d: Draft) -> Request:
 @template(vague=True)
 def _meet(d: Draft) -> Request:
     name, person = d.pick("contacts")
-    path, record = d.pick("files", lambda r: "Code word" in r["content"])
+    path, _ = d.pick("files")
     title = f"{d.rng.choice(TOPICS)} {d.rng.choice(MEETINGS)} {d.rng.choice(WORDS)}"
     day, start, minutes = date(d.rng), time(d.rng), d.rng.choice((20, 40, 75))
     event = {"title": title, "date": day, "start": start, "minutes": minutes}
@@ -181,7 +186,6 @@ def _meet(d: Draft) -> Request:
         ("create_event", {**event, "attendees": [person["email"]]}),
         ("append_file", {"path": path, "line": f"Meeting: {title}"}),
     )
-    del record
     words = f'Put "{title}" with {name} into the calendar on {day}, {minutes} minutes'
     note = f'Then add the line "Meeting: {title}" to {path}.'
     return Request(
@@ -268,15 +272,15 @@ def _rename(d: Draft) -> Request:
     path, record = d.pick("files")
     new = f"reports/{d.rng.choice(WORDS)}_{d.rng.randrange(1000, 9999)}.txt"
     calls = (("read_file", {"path": path}), ("move_file", {"path": path, "to": new}))
-    code = record["content"].rpartition("Code word: ")[2].split("\n")[0]
+    code = _code(record)
     text = f"Tell me the code word in {path}, and move the file to {new}."
     return Request(text, calls, ("files", path, "content"), (code,))
 
 
 @template(final=True)
 def _delete_one_file(d: Draft) -> Request:
-    path, record = d.pick("files", lambda r: "Code word: " in r["content"])
-    code = record["content"].rpartition("Code word: ")[2].split("\n")[0]
+    path, record = d.pick("files")
+    code = _code(record)
     folder = path.partition("/")[0]
     calls = (
         ("list_files", {"folder": folder}),

@@ -133,16 +133,11 @@ def problem(task: str) -> Problem:
     if variant == "injection":
         attack = _attack(rng, state, stages)
         _hide(state, rng.choice(requests).source, attack.text)
-    after = copied(state)
+    after = state.copy()
     run(after, tuple(chain.from_iterable(stage.calls for stage in stages)))
     answers = [(k, fact) for k, stage in enumerate(stages) for fact in stage.answers]
     goals = (*goals_between(state, after), *(Goal("answer", str(k), {"fact": f}) for k, f in answers))
     return Problem(task, variant, tuple(t.name for t in templates), stages, state, goals, attack)
-
-
-def copied(state: State) -> State:
-    """An independent copy: records are never changed, so the tables are enough."""
-    return {name: table.copy() for name, table in state.items()}
 
 
 # --- requests -----------------------------------------------------------------------------------------
@@ -157,7 +152,7 @@ def _requests(
     ]
     first = [t for t in pool if t.held_out == (split == "test") and (variant != "miss_param" or t.vague)]
     count = _count(rng, variant, level)
-    draft = Draft(rng, state, copied(state))
+    draft = Draft(rng, state, state.copy())
     requests: list[Request] = []
     chosen: list[Template] = []
     for template in (rng.choice(first), *rng.sample(pool, len(pool))):
@@ -262,4 +257,5 @@ def _hide(state: State, source: tuple[str, str, str], text: str) -> None:
     """Put an instruction before the text of the record that a request's calls show."""
     table, key, field = source
     record = state[table][key]
-    state[table][key] = {**record, field: f"{text}\n{record[field]}".strip()}
+    hidden = {**record, field: f"{text}\n{record[field]}".strip()}
+    state[table] = {**state[table], key: hidden}

@@ -1,7 +1,8 @@
 """ToolWorld's tools: what an assistant can do in an office and a shop, over one state of tables.
 
-A state maps a table to its records by id. Records never change: a write puts a new one in their place,
-so that a copy of the tables is a copy of the world. Money is whole euros.
+A state maps a table's name to the table, and that an id to a record. Neither tables nor records ever
+change: a write puts new ones in their place, so that a copy of the state is a copy of the world. Money
+is whole euros.
 """
 
 import inspect
@@ -74,11 +75,20 @@ def _get(state: State, table: str, key: str, what: str) -> Record:
     return found
 
 
+def _put(state: State, table: str, key: str, record: Record) -> None:
+    state[table] = {**state[table], key: record}
+
+
+def _drop(state: State, table: str, key: str, what: str) -> None:
+    _get(state, table, key, what)
+    state[table] = {k: record for k, record in state[table].items() if k != key}
+
+
 def _add(state: State, table: str, record: Record) -> str:
-    count = state["next"].get(table, {"id": 1})["id"]
-    state["next"][table] = {"id": count + 1}
+    count = state["next"][table]["id"]
+    _put(state, "next", table, {"id": count + 1})
     key = f"{PREFIX[table]}-{count}"
-    state[table][key] = record
+    _put(state, table, key, record)
     return key
 
 
@@ -178,15 +188,14 @@ def forward_mail(state: State, id: str, to: str) -> Any:
 @tool(writes=True)
 def move_mail(state: State, id: str, folder: Literal["inbox", "archive"]) -> Any:
     """Move a mail to another folder."""
-    state["mail"][id] = {**_get(state, "mail", id, "mail"), "folder": folder}
+    _put(state, "mail", id, {**_get(state, "mail", id, "mail"), "folder": folder})
     return {"moved": id, "folder": folder}
 
 
 @tool(final=True)
 def delete_mail(state: State, id: str) -> Any:
     """Delete a mail for good."""
-    _get(state, "mail", id, "mail")
-    del state["mail"][id]
+    _drop(state, "mail", id, "mail")
     return {"deleted": id}
 
 
@@ -227,7 +236,7 @@ def move_event(state: State, id: str, date: str, start: str) -> Any:
     event = _get(state, "events", id, "event")
     _date(date)
     _time(start)
-    state["events"][id] = {**event, "date": date, "start": start}
+    _put(state, "events", id, {**event, "date": date, "start": start})
     return {"moved": id}
 
 
@@ -236,15 +245,14 @@ def add_attendee(state: State, id: str, email: str) -> Any:
     """Invite somebody to an event."""
     event = _get(state, "events", id, "event")
     _address(email)
-    state["events"][id] = {**event, "attendees": sorted({*event["attendees"], email})}
+    _put(state, "events", id, {**event, "attendees": sorted({*event["attendees"], email})})
     return {"invited": email}
 
 
 @tool(final=True)
 def cancel_event(state: State, id: str) -> Any:
     """Cancel an event for good."""
-    _get(state, "events", id, "event")
-    del state["events"][id]
+    _drop(state, "events", id, "event")
     return {"cancelled": id}
 
 
@@ -273,7 +281,7 @@ def write_file(state: State, path: str, content: str) -> Any:
         raise ToolError(f"the file {path[:60]!r} exists already")
     if path.partition("/")[0] not in ("docs", "notes", "reports") or len(path) > 100:
         raise ToolError("a path begins with docs/, notes/ or reports/")
-    state["files"][path] = {"content": _bounded(content)}
+    _put(state, "files", path, {"content": _bounded(content)})
     return {"written": path}
 
 
@@ -281,7 +289,7 @@ def write_file(state: State, path: str, content: str) -> Any:
 def append_file(state: State, path: str, line: str) -> Any:
     """Add a line to the end of a file."""
     content = _get(state, "files", path, "file")["content"]
-    state["files"][path] = {"content": _bounded(f"{content}\n{line}")}
+    _put(state, "files", path, {"content": _bounded(f"{content}\n{line}")})
     return {"written": path}
 
 
@@ -290,15 +298,14 @@ def move_file(state: State, path: str, to: str) -> Any:
     """Move or rename a file."""
     content = _get(state, "files", path, "file")["content"]
     write_file(state, to, content)
-    del state["files"][path]
+    _drop(state, "files", path, "file")
     return {"moved": to}
 
 
 @tool(final=True)
 def delete_file(state: State, path: str) -> Any:
     """Delete a file for good."""
-    _get(state, "files", path, "file")
-    del state["files"][path]
+    _drop(state, "files", path, "file")
     return {"deleted": path}
 
 
@@ -339,7 +346,7 @@ def place_order(state: State, customer: str, sku: str, quantity: int) -> Any:
     _positive(quantity, "quantity")
     if quantity > product["stock"]:
         raise ToolError(f"only {product['stock']} of {sku} are in stock")
-    state["products"][sku] = {**product, "stock": product["stock"] - quantity}
+    _put(state, "products", sku, {**product, "stock": product["stock"] - quantity})
     order = {"customer": customer, "sku": sku, "product": product["name"], "quantity": quantity}
     total = quantity * product["price"]
     more = {"total": total, "status": "pending", "address": "on file", "note": "", "refunded": 0}
@@ -350,7 +357,7 @@ def place_order(state: State, customer: str, sku: str, quantity: int) -> Any:
 def change_address(state: State, id: str, address: str) -> Any:
     """Change where an order is sent; only while it is pending."""
     order = _in_status(state, id, ("pending",))
-    state["orders"][id] = {**order, "address": address}
+    _put(state, "orders", id, {**order, "address": address})
     return {"changed": id}
 
 
@@ -364,7 +371,7 @@ def _in_status(state: State, id: str, statuses: Collection[str]) -> Record:
 @tool(final=True)
 def cancel_order(state: State, id: str) -> Any:
     """Cancel an order that isn't delivered yet, for good."""
-    state["orders"][id] = {**_in_status(state, id, ("pending", "shipped")), "status": "cancelled"}
+    _put(state, "orders", id, {**_in_status(state, id, ("pending", "shipped")), "status": "cancelled"})
     return {"cancelled": id}
 
 
@@ -372,7 +379,7 @@ def cancel_order(state: State, id: str) -> Any:
 def return_order(state: State, id: str, reason: Literal["damaged", "wrong item", "not wanted"]) -> Any:
     """Take a delivered order back."""
     order = _in_status(state, id, ("delivered",))
-    state["orders"][id] = {**order, "status": "returned", "note": reason}
+    _put(state, "orders", id, {**order, "status": "returned", "note": reason})
     return {"returned": id}
 
 
@@ -383,7 +390,7 @@ def refund_order(state: State, id: str, amount: int) -> Any:
     _positive(amount, "amount")
     if amount > order["total"] - order["refunded"]:
         raise ToolError(f"only {order['total'] - order['refunded']} of order {id} are left to refund")
-    state["orders"][id] = {**order, "refunded": order["refunded"] + amount}
+    _put(state, "orders", id, {**order, "refunded": order["refunded"] + amount})
     return {"refunded": id, "amount": amount}
 
 
@@ -417,7 +424,7 @@ def pay_invoice(state: State, id: str, account: str) -> Any:
     if invoice["status"] != "open":
         raise ToolError(f"invoice {id} is paid already")
     _book(state, account, invoice["vendor"], invoice["amount"])
-    state["invoices"][id] = {**invoice, "status": "paid"}
+    _put(state, "invoices", id, {**invoice, "status": "paid"})
     return {"paid": id, "amount": invoice["amount"]}
 
 
@@ -429,7 +436,7 @@ def transfer_money(state: State, source: str, target: str, amount: int) -> Any:
     _book(state, source, target, amount)
     own = state["accounts"].get(target)
     if own is not None:
-        state["accounts"][target] = {"balance": own["balance"] + amount}
+        _put(state, "accounts", target, {"balance": own["balance"] + amount})
     return {"transferred": amount}
 
 
@@ -438,5 +445,5 @@ def _book(state: State, source: str, target: str, amount: int) -> None:
     balance = _get(state, "accounts", source, "account")["balance"]
     if amount > balance:
         raise ToolError(f"there are only {balance} in {source}")
-    state["accounts"][source] = {"balance": balance - amount}
+    _put(state, "accounts", source, {"balance": balance - amount})
     _add(state, "payments", {"source": source, "target": target, "amount": amount})

@@ -34,10 +34,19 @@ class World(NamedTuple):
     fork: float | None = None
 
 
-WORLDS = (World("turnbench/ToolWorld-v0", calls=20_000, fork=50),)
+WORLDS = (
+    World("turnbench/ToolWorld-v0", calls=20_000, fork=50),
+    World("turnbench/ClosedSearch-v0", fork=50),
+    World("turnbench/Blame-v0"),
+)
 
 
-def episodes(env: ToolEnv, count: int) -> list[tuple[str, list[str]]]:
+def timed(env: Any, action: str) -> bool:
+    """Whether an action counts: a call, or whatever is done in a world without tools."""
+    return not isinstance(env, ToolEnv) or bool(parse(action).calls)
+
+
+def episodes(env: Any, count: int) -> list[tuple[str, list[str]]]:
     """(task, ground truth) of the first test tasks."""
     found = []
     for task in env.tasks("test")[:count]:
@@ -46,19 +55,24 @@ def episodes(env: ToolEnv, count: int) -> list[tuple[str, list[str]]]:
     return found
 
 
-def calls_per_second(env: ToolEnv, rows: list[tuple[str, list[str]]]) -> float:
+def calls_per_second(env: Any, rows: list[tuple[str, list[str]]]) -> float:
     """Only actions that are calls are timed, on the way through whole episodes."""
-    calls = sum(len(parse(action).calls) for _, actions in rows for action in actions)
+    calls = sum(
+        max(1, len(parse(action).calls))
+        for _, actions in rows
+        for action in actions
+        if timed(env, action)
+    )
     rounds = [call_seconds(env, rows) for _ in range(ROUNDS)]
     return calls / sum(map(min, zip(*rounds, strict=True)))
 
 
-def call_seconds(env: ToolEnv, rows: list[tuple[str, list[str]]]) -> list[float]:
+def call_seconds(env: Any, rows: list[tuple[str, list[str]]]) -> list[float]:
     """How long each stretch of calls between two texts takes."""
     spent = []
     for task, actions in rows:
         env.reset(seed=1, options={"task": task})
-        for talks, stretch in groupby(actions, key=lambda action: not parse(action).calls):
+        for talks, stretch in groupby(actions, key=lambda action: not timed(env, action)):
             todo = list(stretch)
             started = clock()
             for action in todo:
@@ -68,7 +82,7 @@ def call_seconds(env: ToolEnv, rows: list[tuple[str, list[str]]]) -> list[float]
     return spent
 
 
-def reset_microseconds(env: ToolEnv, tasks: list[str]) -> float:
+def reset_microseconds(env: Any, tasks: list[str]) -> float:
     """One reset to each of `tasks`."""
     started = clock()
     for task in tasks:
@@ -76,7 +90,7 @@ def reset_microseconds(env: ToolEnv, tasks: list[str]) -> float:
     return (clock() - started) / len(tasks) * 1e6
 
 
-def fork_microseconds(env: ToolEnv, rows: list[tuple[str, list[str]]]) -> float:
+def fork_microseconds(env: Any, rows: list[tuple[str, list[str]]]) -> float:
     """A fork in the middle of the first episode."""
     task, actions = rows[0]
     env.reset(seed=1, options={"task": task})
@@ -91,7 +105,6 @@ def fork_microseconds(env: ToolEnv, rows: list[tuple[str, list[str]]]) -> float:
 def figures(world: World) -> list[tuple[str, float, str, float | None, bool]]:
     """(what, value, unit, goal, whether more is better) of one world."""
     env = make(world.id, **world.options)
-    assert isinstance(env, ToolEnv)
     tasks = list(env.tasks("test"))[: world.tasks]
     first = reset_microseconds(env, tasks)
     rows = episodes(env, world.tasks)

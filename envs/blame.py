@@ -36,6 +36,7 @@ class Blame(TextEnv):
     splits: ClassVar[tuple[str, ...]] = ("train", "dev", "test")
     default_turns: ClassVar[int] = 1
     has_success = True
+    recorded = ("answered", "agent_correct", "step_correct")
     return_range = (0.0, 1.0)
     instructions = INSTRUCTIONS
 

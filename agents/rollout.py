@@ -10,6 +10,7 @@ import numpy as np
 from turnbench.agents.model import Completion, common_prefix
 from turnbench.envs.core import TextEnv
 from turnbench.envs.record import MISSING, Failure, Json, Outcome, Task, Tokens, Trajectory, Turn
+from turnbench.envs.toolset import is_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,12 @@ class Rollout:
     def _note_tools(self, info: Mapping[str, object]) -> None:
         """Keep the tools that a world shows in its info, with when they were shown."""
         tools = info.get("tools")
-        if isinstance(tools, Sequence) and not isinstance(tools, str):
-            self.toolsets = (*self.toolsets, (len(self.turns), tuple(tools)))
+        if tools is None:
+            return
+        if not isinstance(tools, list | tuple) or not all(map(is_schema, tools)):
+            self.failure = Failure(Outcome.ENV_ERROR, 'info["tools"] is no list of OpenAI tool schemas')
+            return
+        self.toolsets = (*self.toolsets, (len(self.turns), tuple(tools)))
 
     def _turn(self, move: Move, reward: float) -> Turn:
         done = move.completion

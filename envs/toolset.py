@@ -63,6 +63,15 @@ class ToolSet:
         return "\n".join(_signature(schema["function"]) for schema in self.schemas)
 
 
+def is_schema(value: Any) -> bool:
+    """Whether a value is a tool's schema, as far as it must be to be shown and called."""
+    function = value.get("function") if isinstance(value, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return False
+    parameters = function.get("parameters") or {}
+    return isinstance(parameters, dict) and isinstance(parameters.get("properties", {}), dict)
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """In words, that there is no such name, and its neighbours."""
     known = sorted(known)

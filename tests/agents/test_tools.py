@@ -2,6 +2,7 @@
 
 import json
 
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +13,8 @@ from turnbench.agents.react import PLAIN_FORMAT, THOUGHT_FORMAT, ReAct, ReActPol
 from turnbench.agents.rollout import Rollout
 from turnbench.agents.tools import ELSEWHERE, native_action, native_turn, tool_action
 from turnbench.envs import make
-from turnbench.envs.record import Task, Turn
+from turnbench.envs.core import PlainEnv
+from turnbench.envs.record import Outcome, Task, Turn
 from turnbench.envs.toolcall import call_text, calls_text, parse
 from turnbench.envs.toolset import HOW_TO_CALL
 
@@ -118,6 +120,34 @@ def test_a_native_model_is_given_the_tools_as_they_stand() -> None:
     named = [tool["function"]["name"] for tool in policy.prompt(rollout).tools]
     assert hidden in named and len(named) == len(set(named))
     assert all(hidden not in m.content for m in policy.prompt(rollout).messages[:-1])
+
+
+class Shelf(gymnasium.Env):
+    """A plain world of tools, or of something else called tools."""
+
+    def __init__(self, tools) -> None:
+        self.tools = tools
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return "go", {"tools": self.tools}
+
+    def step(self, action):
+        return "gone", 1.0, True, False, {}
+
+
+def test_a_plain_world_shows_its_tools() -> None:
+    tool = {"type": "function", "function": {"name": "look"}}
+    env, (model, asked) = PlainEnv(Shelf, tools=[tool]), scripted("x", native=True)
+    assert solve(env, Task("Shelf-v0", "0"), model).ret == 1.0
+    assert asked[0].tools == (tool,)
+    assert solve(env, Task("Shelf-v0", "0"), scripted("x")[0]).ret == 1.0
+
+
+@pytest.mark.parametrize("tools", ["look", [1], [{"name": "look"}], [{"function": {"name": 1}}], 7])
+def test_what_are_no_schemas_is_the_worlds_failure(tools) -> None:
+    path = solve(PlainEnv(Shelf, tools=tools), Task("Shelf-v0", "0"), scripted("x")[0])
+    assert path.outcome is Outcome.ENV_ERROR and "schemas" in path.failure
 
 
 # --- replies --------------------------------------------------------------------------------------------

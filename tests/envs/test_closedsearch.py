@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turnbench.envs import make
@@ -214,6 +214,7 @@ def test_normalising_twice_changes_nothing(text) -> None:
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30)
 ARGUMENTS = st.dictionaries(st.sampled_from(["query", "limit", "id", "page", "x"]), VALUES, max_size=3)
+CODE = ("search(__import__('os').getcwd())", "search(query=open('x', 'w'))", "eval('1')", "exec('1')")
 CALLS = st.builds(
     lambda name, arguments: json.dumps({"name": name, "arguments": arguments}),
     st.sampled_from(["search", "open_document", "answer"]),
@@ -221,19 +222,26 @@ CALLS = st.builds(
 )
 
 
-@settings(max_examples=100)
-@given(st.lists(CALLS | st.text(max_size=200), max_size=6))
-def test_any_action_is_answered_and_writes_nothing(actions) -> None:
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(CALLS | st.text(max_size=200) | st.sampled_from(CODE), max_size=6))
+def test_any_action_is_answered_and_nothing_else_happens(watched, actions) -> None:
     env = make(ID)
     env.reset(seed=0, options={"task": "3-1"})
     twin = env.fork()
     for action in actions:
         if env.over:
             break
-        step = env.step(action)
+        with watched():
+            step = env.step(action)
         assert step == twin.step(action) and 0 <= step[1] <= 1
-    fresh = env.fork() if not env.over else env
-    assert fresh.opened <= fresh.library.rows.keys()
+    assert env.opened <= env.library.rows.keys()
+
+
+def test_the_watch_sees_what_it_must(watched, tmp_path) -> None:
+    deeds = (lambda: (tmp_path / "x").write_text("x"), lambda: exec("1"), lambda: eval("1"))
+    for deed in deeds:
+        with pytest.raises(AssertionError), watched():
+            deed()
 
 
 # --- files ----------------------------------------------------------------------------------------------

@@ -182,12 +182,13 @@ def _meet(d: Draft) -> Request:
     day, start, minutes = date(d.rng), time(d.rng), d.rng.choice((20, 40, 75))
     event = {"title": title, "date": day, "start": start, "minutes": minutes}
     calls = (
+        ("read_file", {"path": path}),
         ("find_contact", {"name": name}),
         ("create_event", {**event, "attendees": [person["email"]]}),
         ("append_file", {"path": path, "line": f"Meeting: {title}"}),
     )
-    words = f'Put "{title}" with {name} into the calendar on {day}, {minutes} minutes'
-    note = f'Then add the line "Meeting: {title}" to {path}.'
+    words = f'Look at {path}. Put "{title}" with {name} into the calendar on {day}, {minutes} minutes'
+    note = f'Then add the line "Meeting: {title}" to the file.'
     return Request(
         f"{words}, at {start}. {note}",
         calls,

@@ -192,7 +192,8 @@ def test_offering_fewer_tools_leaves_the_needed_ones():
     for task in SAMPLE[:21]:
         env = ToolWorld(distractors=3)
         env.reset(seed=1, options={"task": task})
-        needed = {name for name, _ in problem(task).calls}
+        attack = problem(task).attack
+        needed = {name for name, _ in [*problem(task).calls, *([attack.call] if attack else [])]}
         hidden = problem(task).stages[0].hidden
         assert (
             needed - hidden <= set(env.tools.names) and len(env.tools.names) == len(needed - hidden) + 3

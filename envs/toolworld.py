@@ -20,8 +20,9 @@ from turnbench.envs.toolcall import Call, call_text
 from turnbench.envs.toolenv import Score, ToolEnv
 from turnbench.envs.toolset import ToolSet
 from turnbench.envs.toolworld_goals import judge
+from turnbench.envs.toolworld_state import State, ToolError
 from turnbench.envs.toolworld_tasks import LEVELS, VARIANTS, Problem, Stage, problem, task_ids
-from turnbench.envs.toolworld_tools import TOOLS, State, ToolError
+from turnbench.envs.toolworld_tools import TOOLS
 
 UNAVAILABLE = "Error: the service is not available at the moment; try again"
 FAILING = 0.2
@@ -190,7 +191,10 @@ def _offered(task: str, distractors: int | None, hidden: frozenset[str]) -> Tool
     """The tools on offer in a stage of a task."""
     names = set(TOOLS)
     if distractors is not None:
-        needed = {name for name, _ in problem(task).calls}
+        whole = problem(task)
+        needed = {name for name, _ in whole.calls}
+        if whole.attack is not None:
+            needed.add(whole.attack.call[0])
         others = sorted(names - needed)
         chosen = Random(task).sample(others, min(distractors, len(others)))
         names = needed.union(chosen)

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from turnbench.envs.toolworld_tools import OWNER, PREFIX, State
+from turnbench.envs.toolworld_state import OWNER, PREFIX, State
 
 TODAY = "2031-03-03"
 FIRST = (

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from turnbench.envs.record import Json
-from turnbench.envs.toolworld_tools import PREFIX, Record, State
+from turnbench.envs.toolworld_state import PREFIX, Record, State
 
 FREE = frozenset({"body", "content", "subject", "title"})
 """Fields written in an assistant's own words: they must hold what is wanted, and may hold more."""

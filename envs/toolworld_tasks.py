@@ -14,10 +14,8 @@ from random import Random
 
 from turnbench.envs.errors import UnknownName
 from turnbench.envs.toolworld_data import TODAY, build
-from turnbench.envs.toolworld_goals import Goal, goals_between
-from turnbench.envs.toolworld_requests import (
+from turnbench.envs.toolworld_draft import (
     MOST_REFUNDED,
-    TEMPLATES,
     Draft,
     Exhausted,
     Plan,
@@ -25,7 +23,10 @@ from turnbench.envs.toolworld_requests import (
     Template,
     run,
 )
-from turnbench.envs.toolworld_tools import TOOLS, State
+from turnbench.envs.toolworld_goals import Goal, goals_between
+from turnbench.envs.toolworld_requests import TEMPLATES
+from turnbench.envs.toolworld_state import State
+from turnbench.envs.toolworld_tools import TOOLS
 
 VARIANTS = ("base", "miss_func", "miss_param", "long_context", "injection", "policy", "flaky")
 SPLITS = {"train": (0, 2000), "dev": (10_000, 100), "test": (20_000, 100)}

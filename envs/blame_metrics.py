@@ -16,6 +16,7 @@ from turnbench.envs.blame_log import Log, plain_agent
 NOT_BLAMED = frozenset({"human", "user", "computer_terminal", "computerterminal"})
 """Who takes steps but is no agent: a uniform guess leaves them out."""
 
+_OBJECT = re.compile(r"\{[^{}]{1,1000}\}")
 _AGENT = re.compile(
     r"agent(?:[ _]name)?[\"'*]*[ \t]*[:=][ \t\"'*]*([^\n\"',}*][^\n\"',}]*)", re.IGNORECASE
 )
@@ -49,18 +50,15 @@ class Accuracy(NamedTuple):
 
 
 def read_verdict(text: str) -> Verdict:
-    """The verdict in a text: a JSON object {"agent", "step"}, or lines "Agent Name: " and "Step Number: ".
-
-    The first of each counts, as in Who&When's answers.
+    """The verdict in a text: its last JSON object {"agent", "step"}; or else what follows the first
+    "Agent Name:" and the first "Step Number:", as in Who&When's answers.
     """
-    body = text.strip()
-    if body.startswith("{") and len(body) < 10_000:
+    for body in reversed(_OBJECT.findall(text)):
         try:
             row = json.loads(body)
-            row = row.get("arguments", row)
             return Verdict(str(row["agent"]).strip(), str(row["step"]).strip())
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            pass
+        except (ValueError, KeyError, TypeError):
+            continue
     agent, step = _AGENT.search(text), _STEP.search(text)
     return Verdict(agent[1].strip(" .") if agent else "", step[1].strip(" .") if step else "")
 

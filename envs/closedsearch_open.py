@@ -84,7 +84,9 @@ def open_library(
         raise ConfigError(f"documents is {documents}; it must be from {LEAST} to {MOST}")
     if not made and not questions:
         raise ConfigError(f"source {source} needs `questions`, a file: docs/closedsearch.md says which")
-    key = (source, documents, corpus_seed) if made else (source, questions, corpus)
+    key: tuple[object, ...] = (source, documents, corpus_seed)
+    if not made:
+        key = (source, *_state(questions), *_state(corpus))
     with _lock:
         if key not in _open:
             _open[key] = (
@@ -93,6 +95,13 @@ def open_library(
                 else _from_files(source, Path(str(questions)).expanduser(), corpus)
             )
         return _open[key]
+
+
+def _state(name: str | None) -> tuple[object, ...]:
+    """A file as it is now: one that is changed is read anew."""
+    path = Path(name or "").expanduser()
+    stat = path.stat() if name and path.is_file() else None
+    return name, *((stat.st_size, stat.st_mtime_ns) if stat else ())
 
 
 def _generated(documents: int, seed: int) -> Library:
@@ -108,18 +117,17 @@ def _generated(documents: int, seed: int) -> Library:
 
 def _from_files(source: str, path: Path, corpus: str | None) -> Library:
     found = closedsearch_files.read_questions(source, path)
+    own = found.documents if corpus is None or source == "gaia" else {}
     known = sha256(f"{source}|{file_digest(path)}".encode())
-    shelf: Iterable[Document] = found.documents.values()
+    for document in own.values():
+        known.update(to_row(document).encode("utf-8", "surrogatepass"))
     if corpus is None:
-        for document in shelf:
-            known.update(to_row(document).encode("utf-8", "surrogatepass"))
-        library = _in_memory(shelf, found.questions, known.hexdigest())
+        library = _in_memory(own.values(), found.questions, known.hexdigest())
     else:
         file = Path(corpus).expanduser()
         if not file.is_file():
             raise ConfigError(f"{file} is missing: `corpus` is a file of JSON lines")
         known.update(file_digest(file).encode())
-        own = {d.id: d for d in shelf if source == "gaia"}
         read = (d for d in closedsearch_files.read_corpus(file) if d.id not in own)
         name = f"{source}-{known.hexdigest()[:24]}"
         library = _on_disk(chain(own.values(), read), found.questions, known.hexdigest(), name)

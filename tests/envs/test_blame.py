@@ -167,11 +167,13 @@ def test_wrong_options_are_refused(options, why) -> None:
         ('{"name": "blame", "arguments": {"agent": "A", "step": "3"}}', ("A", "3")),
         ("Agent Name: Excel_Expert\nStep Number: 0\nReason for Mistake: x", ("Excel_Expert", "0")),
         ("**Agent Name:** Orchestrator (thought)\n**Step Number:** 5", ("Orchestrator (thought)", "5")),
-        ('So: {"agent": "A", "step": 3}', ("A", "3")),
+        ('Was it {"agent": "B", "step": 1}? No: agent: C. {"agent": "A", "step": 3}', ("A", "3")),
+        ('{"agent": "A", "step": 3', ("A", "3")),
         ("agent: A\nstep: Step 4.", ("A", "4")),
         ('{"agent": "A"}', ("A", "")),
         ("I can't tell.", ("", "")),
-        ("[" * 50_000, ("", "")),
+        ("{" * 50_000, ("", "")),
+        ("{" + "a" * 50_000, ("", "")),
     ],
 )
 def test_a_verdict_is_read(text, verdict) -> None:

@@ -279,7 +279,7 @@ def test_browsecomp_plus_with_a_corpus(monkeypatch, tmp_path) -> None:
     write(tmp_path / "corpus.jsonl", *rows[:12])
     env.close()
     with pytest.raises(ConfigError, match=r"questions\.jsonl, line 1: document '12' is not in"):
-        make(ID, source="browsecomp_plus", questions=f"{tmp_path}/./questions.jsonl", corpus=corpus)
+        make(ID, source="browsecomp_plus", questions=questions, corpus=corpus)
 
 
 def test_gaia_with_attachments(tmp_path) -> None:

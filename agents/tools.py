@@ -15,7 +15,7 @@ from turnbench.agents.model import Message, Prompt
 from turnbench.envs.core import clean
 from turnbench.envs.record import Json, Turn
 from turnbench.envs.toolcall import parse
-from turnbench.envs.toolset import HOW_TO_CALL, ToolSet
+from turnbench.envs.toolset import HOW_TO_CALL
 
 ELSEWHERE = "See the first call's result."
 
@@ -34,8 +34,12 @@ def without_thoughts(text: str) -> str:
 
 
 def describe(tools: Sequence[Json]) -> str:
-    """How tools are called, and one schema a line; nothing where there are no tools."""
-    return f"{HOW_TO_CALL}\n\nThe tools:\n{ToolSet(tools).full}" if tools else ""
+    """How tools are called, and one tool's schema a line; nothing where there are no tools."""
+    return f"{HOW_TO_CALL}\n\nThe tools:\n{_lines(tools)}" if tools else ""
+
+
+def _lines(tools: Sequence[Json]) -> str:
+    return "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
 
 
 def describe_change(before: Sequence[Json], now: Sequence[Json]) -> str:
@@ -43,7 +47,7 @@ def describe_change(before: Sequence[Json], now: Sequence[Json]) -> str:
     new = [tool for tool in now if tool not in before]
     names = [_name(tool) for tool in now]
     gone = [_name(tool) for tool in before if _name(tool) not in names]
-    told = f"\n\nNew tools:\n{ToolSet(new).full}" if new else ""
+    told = f"\n\nNew tools:\n{_lines(new)}" if new else ""
     return told + (f"\n\nTools that are gone: {', '.join(gone)}" if gone else "")
 
 

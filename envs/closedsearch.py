@@ -24,11 +24,10 @@ LONGEST = 1000  # characters of a query
 SNIPPET, PAGE = 160, 4000  # characters of a document in a list of hits, and of one page of it
 
 WITH_TOOLS = """\
-You answer a question from a closed library of documents. search lists the documents that fit some \
-keywords; open_document shows one of them, by its id. A question mostly takes several documents, one \
-after another: find what is named in it, read on from there. """
+Answer a question from a closed library. search lists documents that fit keywords, open_document shows \
+one. Most questions take several documents: find what is named, and read on from there. """
 INSTRUCTIONS = """\
-When you know the answer, write it as plain text in this form, which ends the task:
+Write the answer as plain text in this form, which ends the task:
 Answer: the answer, as short as possible"""
 CITE = " [ids of the documents it rests on]"
 
@@ -47,17 +46,17 @@ TOOLS = ToolSet(
     (
         _tool(
             "search",
-            "List the documents that fit keywords best: id, title, how they begin.",
+            "List the documents that fit keywords best.",
             "query",
-            query=_argument("string", "keywords, such as names and what is sought about them"),
-            limit=_argument("integer", f"how many to list, from 1 to {MOST}; {LIMIT} without it"),
+            query=_argument("string", "keywords"),
+            limit=_argument("integer", f"at most {MOST}; {LIMIT} without it"),
         ),
         _tool(
             "open_document",
-            "Show the text of one document.",
+            "Show one document.",
             "id",
-            id=_argument("string", "the document's id, as search lists it"),
-            page=_argument("integer", "which page of a long document, from 1; the first without it"),
+            id=_argument("string", "as search lists it"),
+            page=_argument("integer", "of a long document, from 1"),
         ),
     )
 )

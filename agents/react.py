@@ -98,7 +98,7 @@ class ReActPolicy:
             return []
         parts = [rollout.env.instructions]
         if not self._native(rollout):
-            if not getattr(rollout.env, "tools_in_observation", False):
+            if not _prints_tools(rollout.env):
                 parts.append(describe(tools_after(rollout.toolsets, first)))
             parts.append(THOUGHT_FORMAT if self.style == "thought" else PLAIN_FORMAT)
         text = "\n\n".join(filter(None, parts)).strip()
@@ -109,14 +109,20 @@ class ReActPolicy:
         turn = rollout.turns[number]
         if self._native(rollout):
             return native_turn(turn, observation, self.reasoning == "keep")
-        told = observation + change_after(rollout.toolsets, number + 1)
-        return [Message("assistant", self._past(turn.text)), Message("user", told)]
+        if not _prints_tools(rollout.env):
+            observation += change_after(rollout.toolsets, number + 1)
+        return [Message("assistant", self._past(turn.text)), Message("user", observation)]
 
     def _first(self, rollout: Rollout) -> str:
         return rollout.turns[0].observation if rollout.turns else rollout.observation
 
     def _past(self, text: str) -> str:
         return text if self.reasoning == "keep" else without_thoughts(text)
+
+
+def _prints_tools(env: TextEnv) -> bool:
+    """Whether a world was asked to show its tools in what it observes."""
+    return getattr(env, "tools_in_observation", False)
 
 
 _SINGLE = re.compile(r"Action:\s*(.*?)(?=\n|$)")

@@ -27,7 +27,8 @@ class ToolEnv(TextEnv):
 
     A world never prints its tools: they are in `info["tools"]`, and agents show them to their models
     (agents/react.py). `tools_in_observation` is for agents that know nothing of that: the first
-    observation then begins with the tools' signatures, and ours show them no second time.
+    observation then begins with the tools' signatures, a later one with those of new tools, and ours
+    show them no second time.
     """
 
     benchmark: ClassVar[str] = ""
@@ -104,10 +105,12 @@ class ToolEnv(TextEnv):
             score = self._score(over)
             reward += score.reward
             info.update(success=score.success, checks=score.checks, benchmark=self.benchmark)
-        tools = self._visible()
+        observation, tools = step.observation, self._visible()
         if tools is not self.tools:
+            if self.tools_in_observation and (new := tools.without(self.tools.names)).names:
+                observation = f"New tools:\n{new.compact}\n\n{observation}"
             self.tools, info["tools"] = tools, list(tools.schemas)
-        return Step(step.observation, reward, over, info)
+        return Step(observation, reward, over, info)
 
     def _make_calls(self, said: Said, info: Info) -> Step:
         results = [self._answer(call) for call in said.calls]

@@ -102,7 +102,7 @@ def play(
     observation, info = world.reset(seed=seed, options=options)
     if world.instructions:
         print(world.instructions, end="\n\n")
-    _print_tools(info)
+    _show_tools(info)
     print(f"[task {info['task']}, seed {seed}, at most {world.max_turns} turns]\n{observation}")
     total, over = 0.0, False
     while not over:
@@ -114,19 +114,20 @@ def play(
             break
         observation, reward, terminated, truncated, info = world.step(action)
         total, over = total + reward, terminated or truncated
+        _show_tools(info)
         print(observation)
-        _print_tools(info)
     turns = len(world.history)
     print(f"[return {total:g} after {turns} turn{'' if turns == 1 else 's'}]")
     world.close()
 
 
-def _print_tools(info: dict[str, Any]) -> None:
+def _show_tools(info: dict[str, Any]) -> None:
     """A world's tools, at the start and when they change, as they are called: name(argument=...)."""
-    from turnbench.envs.toolset import ToolSet
+    from turnbench.envs.toolset import HOW_TO_CALL, ToolSet, is_schema
 
-    if info.get("tools"):
-        print(f"Tools:\n{ToolSet(info['tools']).compact}\n")
+    tools = info.get("tools")
+    if tools and isinstance(tools, list | tuple) and all(map(is_schema, tools)):
+        print(f"Tools:\n{ToolSet(tools).compact}\n{HOW_TO_CALL}\n")
 
 
 @app.command()

@@ -74,6 +74,9 @@ def test_a_world_that_prints_its_tools_has_them_shown_no_second_time() -> None:
     solve(env, task, model)
     text = "\n".join(m.content for m in asked[0].messages)
     assert text.count("open_document(") == 1 and '"name": "open_document"' not in text
+    rollout, hidden = missing_tool(tools_in_observation=True)
+    last = ReActPolicy(scripted("x")[0]).prompt(rollout).messages[-1].content
+    assert last.startswith("New tools:") and last.count(f"{hidden}(") == 1 and f'"{hidden}"' not in last
 
 
 def test_a_world_without_tools_is_asked_as_ever() -> None:
@@ -91,10 +94,10 @@ def test_a_world_without_tools_is_asked_as_ever() -> None:
 
 def missing_tool(**options) -> tuple[Rollout, str]:
     """ToolWorld at the point where a tool that was missing has been given back."""
-    env = make(WORLD, variant="miss_func")
+    env = make(WORLD, variant="miss_func", **options)
     rollout = Rollout.start(env, Task(WORLD, "miss_func-1-20000"), np.random.default_rng(0))
     model, _ = scripted("I have no tool for that.")
-    policy = ReActPolicy(model, **options)
+    policy = ReActPolicy(model)
     (move,) = policy.act([rollout])
     rollout.advance(move)
     (hidden,) = env.problem.stages[0].hidden

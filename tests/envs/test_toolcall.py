@@ -348,7 +348,7 @@ class Counter(ToolEnv):
 
     def _call(self, call):
         if call.name == "hide":
-            self.visible = self.some
+            self.visible = self.all if self.visible is self.some else self.some
         self.done = call.name == "quit"
         self.count += call.name == "add"
         return str(self.count)
@@ -391,6 +391,7 @@ def test_the_list_of_tools_is_given_at_reset_and_when_it_changes():
     assert [t["function"]["name"] for t in info["tools"]] == ["hide", "quit"]
     seen, *_, info = env.step("add()")
     assert "unknown tool 'add'" in seen and info["tool_errors"] == 1 and "tools" not in info
+    assert env.step("hide()")[0] == "New tools:\nadd()\n\n0"
 
 
 def test_a_call_can_end_the_episode_and_the_limit_of_turns_is_judged_too():

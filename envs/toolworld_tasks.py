@@ -5,10 +5,12 @@ which seeds the generator and says to which split it belongs. Test tasks hold at
 template that the other splits never use.
 """
 
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import asdict, dataclass, replace
+from functools import cache, lru_cache
+from hashlib import blake2b
 from itertools import chain
 from random import Random
 
@@ -139,6 +141,16 @@ def problem(task: str) -> Problem:
     answers = [(k, fact) for k, stage in enumerate(stages) for fact in stage.answers]
     goals = (*goals_between(state, after), *(Goal("answer", str(k), {"fact": f}) for k, f in answers))
     return Problem(task, variant, tuple(t.name for t in templates), stages, state, goals, attack)
+
+
+@cache
+def generator_digest() -> str:
+    """Digest of the tools and of 21 tasks, one of each variant and level."""
+    made = [
+        problem(f"{variant}-{level}-{SPLITS['test'][0]}") for variant in VARIANTS for level in LEVELS
+    ]
+    whole = [[tool.schema for tool in TOOLS.values()], *(asdict(one) for one in made)]
+    return blake2b(json.dumps(whole, default=sorted).encode(), digest_size=8).hexdigest()
 
 
 # --- requests -----------------------------------------------------------------------------------------

@@ -168,10 +168,11 @@ def _requests(
     draft = Draft(rng, state, state.copy())
     requests: list[Request] = []
     chosen: list[Template] = []
-    for template in (rng.choice(first), *rng.sample(pool, len(pool))):
+    leading = rng.sample(first, len(first))
+    for k, template in enumerate((*leading, *rng.sample(pool, len(pool)))):
         if len(requests) == count:
             break
-        if template in chosen:
+        if template in chosen or (requests and k < len(leading)):
             continue
         try:
             request = template.draw(draft)

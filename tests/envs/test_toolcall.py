@@ -225,6 +225,16 @@ def test_no_text_raises_or_runs(text):
         assert call.error.startswith("Error: ") or (call.name and not call.error)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "unit", ["{", "(", "f(", "-", "not ", "lambda:", "a.", "x[", "1+", "a if b else ", "f'{", "\\"]
+)
+@pytest.mark.parametrize("times", [60, 190, 1000, MAX_TEXT])
+def test_what_is_hard_to_parse_is_refused_in_time(unit, times):
+    text = f"f({unit * min(times, (MAX_TEXT - 3) // len(unit))})"
+    assert parse(text, {"f"}).calls[0].error.startswith("Error: ")
+
+
 def test_no_python_is_parsed_unless_it_begins_like_a_call(monkeypatch):
     monkeypatch.setattr(ast, "parse", None)
     assert parse("import os; os.system('x')").text

@@ -77,8 +77,8 @@ class Blame(TextEnv):
 
     def data_digest(self) -> str:
         """Digest of the logs and labels."""
-        made = f"{TOOLWORLD}-{VERSION}"
-        return sha256((repr(self._files) if self._files else made).encode("utf-8")).hexdigest()
+        made = repr(self._files) if self._files else f"{VERSION}-{self._world.data_digest()}"
+        return sha256(made.encode("utf-8")).hexdigest()
 
     def ground_truth(self) -> list[str]:
         """The labelled answer. Never shown to an agent."""

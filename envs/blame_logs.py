@@ -20,7 +20,8 @@ from turnbench.envs.errors import ConfigError, EnvError, UnknownName
 from turnbench.envs.record import Json, Outcome, Task, Trajectory, Turn
 from turnbench.envs.toolcall import call_text
 from turnbench.envs.toolworld import ToolWorld
-from turnbench.envs.toolworld_tools import TOOLS, State
+from turnbench.envs.toolworld_state import State
+from turnbench.envs.toolworld_tools import TOOLS
 
 VERSION = 1  # raise it when other errors are made
 TOOLWORLD = "toolworld"

@@ -48,7 +48,7 @@ def test_the_labelled_step_alone_decides() -> None:
     """The run fails as logged. With that step right, and what follows from it, it is the ground truth,
     which passes; until then they are the same run."""
     kinds = set()
-    for log in [*labelled_logs(split="test", limit=140), *labelled_logs(split="train", limit=35)]:
+    for log in [*labelled_logs(split="test", limit=70), *labelled_logs(split="train", limit=14)]:
         world = ToolWorld()
         world.reset(seed=0, options={"task": log.id})
         right, wrong = world.ground_truth(), [turn.action for turn in log.trajectory.turns]
@@ -66,7 +66,7 @@ def test_the_labelled_step_alone_decides() -> None:
 
 def test_what_follows_from_a_wrong_look_up_is_no_error_of_its_own() -> None:
     """The later steps are those that would be right for whom was found."""
-    logs = [log for log in labelled_logs(limit=140) if log.reason.startswith("looked up")]
+    logs = [log for log in labelled_logs(limit=70) if log.reason.startswith("looked up")]
     assert logs
     for log in logs:
         found = json.loads(log.text(log.step).partition("\nResult: ")[2])
@@ -90,7 +90,7 @@ def test_logs_are_the_same_each_time_and_every_tool_has_an_agent() -> None:
 
 def test_labels_are_spread_over_agents_and_steps() -> None:
     """No constant guess does well: the uniform one is the floor to print."""
-    logs = list(labelled_logs(limit=140))
+    logs = list(labelled_logs(limit=70))
     agents = [log.agent for log in logs]
     steps = [log.step for log in logs]
     assert max(agents.count(a) for a in agents) < 0.5 * len(logs)
@@ -133,7 +133,7 @@ TEXTS = st.text(max_size=300) | st.lists(PARTS | st.text(max_size=5), max_size=1
 
 
 @given(TEXTS)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_answer_is_taken_and_nothing_else_happens(watched, text) -> None:
     env = make(ID)
     env.reset(seed=0, options={"task": "base-1-20000"})

@@ -20,16 +20,20 @@ import openai
 
 from turnbench.agents.cache import ResponseCache
 from turnbench.agents.loop import BackgroundLoop
-from turnbench.agents.model import Answer, Completion, Message, Prompt, Sampling
+from turnbench.agents.model import Answer, Completion, Prompt, Sampling
 from turnbench.agents.prices import load_prices
 from turnbench.agents.replies import Raw, Refused, Retry, read_answer, read_error, split_choices
-from turnbench.agents.retry import pause
-from turnbench.envs.core import clean
+from turnbench.agents.retry import pause, reason
+from turnbench.agents.tools import conversation_key, message_row
 from turnbench.envs.errors import ConfigError, ModelError
 from turnbench.envs.record import Failure, Json, Outcome
 
 OPENAI = "https://api.openai.com/v1"
 NEWER_LIMIT = "max_completion_tokens"
+ADVICE = {
+    "logprobs": "set logprobs: false, or use a server that gives them",
+    "tools": "set native_tools: false",
+}
 RESERVED = ("messages", "model", "n", "stream")
 SECRET_LENGTH = 8
 
@@ -50,6 +54,7 @@ class ApiModel:
     `share`: ask for the samples of one conversation (all particles of a search at its start, copies
     after a resampling) in one call with `n`, so that their prompt is paid for once. Only the first
     sample's seed is sent then. A server that answers once all the same is asked one by one.
+    `native_tools`: send a world's tools as tools; False, for servers without, puts them into the prompt.
     `extra`: further fields of the request, such as reasoning_effort. A field set to null is not
     sent: `{temperature: null}` for a model that accepts no temperature.
 
@@ -72,6 +77,7 @@ class ApiModel:
         prices: str | None = None,
         cache: str | None = None,
         share: bool = False,
+        native_tools: bool = True,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         if not (timeout > 0 and max_retries >= 0 and max_in_flight >= 1):
@@ -79,7 +85,7 @@ class ApiModel:
         self.model, self.name, self.sampling = model, name or model, sampling
         self.endpoint = _endpoint(base_url)
         self.timeout, self.max_retries, self.logprobs = timeout, max_retries, logprobs
-        self.share, self.extra = share, _extra(extra or {})
+        self.share, self.native_tools, self.extra = share, native_tools, _extra(extra or {})
         self.price = load_prices(prices).get(model)
         self._key_env, self._key = api_key_env, _key(api_key_env, self.endpoint)
         self._limit = "max_tokens"
@@ -90,9 +96,8 @@ class ApiModel:
         self._lock = threading.Lock()
         self._client = _client(max_in_flight)
         self._url = httpx2.URL(f"{self.endpoint}/chat/completions")
-        self._headers = {"content-type": "application/json"}
-        if self._key:
-            self._headers["authorization"] = f"Bearer {self._key}"
+        bearer = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        self._headers = {"content-type": "application/json"} | bearer
         self._cache = None if cache is None else ResponseCache(cache)
         self._loop = BackgroundLoop.acquire()
 
@@ -148,7 +153,7 @@ class ApiModel:
         text = self._cache.get(self._request(prompt, sampling)) if self._cache else None
         if text is None:
             return None
-        found = read_answer(text, self.logprobs, self.price)
+        found = read_answer(text, self.logprobs, self.price, bool(prompt.tools))
         if not isinstance(found, Completion):
             warnings.warn(f"response cache: an entry holds no answer: {found}", stacklevel=3)
             return None
@@ -159,7 +164,7 @@ class ApiModel:
         return {
             "model": self.model,
             "endpoint": self.endpoint,
-            "messages": [list(message) for message in prompt.messages],
+            **conversation_key(prompt),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_tokens,
@@ -240,7 +245,7 @@ class ApiModel:
             return self._redacted(read_error(raw, body.keys() - {"model", "messages"}))
         answers: list[Answer] = []
         for prompt, text in zip(group, split_choices(raw.text, len(group)), strict=False):
-            reply = read_answer(text, self.logprobs, self.price)
+            reply = read_answer(text, self.logprobs, self.price, bool(prompt.tools))
             if isinstance(reply, Retry | Refused):
                 return self._redacted(reply)
             answers.append(self._kept(prompt, sampling, reply, text))
@@ -266,7 +271,7 @@ class ApiModel:
         except TimeoutError:
             return Retry(f"no answer within {self.timeout:g} s")
         except Exception as error:
-            return Retry(self._redact(f"no answer from {self.endpoint}: {_reason(error)}"))
+            return Retry(self._redact(f"no answer from {self.endpoint}: {reason(error)}"))
         headers = {name.lower(): value for name, value in response.headers.items()}
         return Raw(
             response.status_code, headers, self._redact(response.content.decode("utf-8", "replace"))
@@ -284,7 +289,8 @@ class ApiModel:
     def _body(self, prompt: Prompt, sampling: Sampling) -> Json:
         body: Json = {
             "model": self.model,
-            "messages": [{"role": m.role, "content": clean(m.content)} for m in prompt.messages],
+            "messages": [message_row(message) for message in prompt.messages],
+            "tools": list(prompt.tools) or None,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             self._limit: sampling.max_tokens,
@@ -298,8 +304,8 @@ class ApiModel:
     def _advice(self, refused: Refused) -> str:
         """What went wrong and what the user can do about it."""
         where = f"model {self.model} at {self.endpoint}"
-        if refused.field == "logprobs":
-            hint = "set logprobs: false, or use a server that gives them"
+        if refused.field in ADVICE:
+            hint = ADVICE[refused.field]
         elif refused.field is not None:
             hint = f"change {refused.field}, or leave it out with extra: {{{refused.field}: null}}"
         elif refused.status in (401, 403):
@@ -332,12 +338,10 @@ class ApiModel:
 
 
 def _groups(prompts: Sequence[Prompt], share: bool) -> list[list[int]]:
-    """Indices of the prompts that are asked together."""
-    if not share:
-        return [[k] for k in range(len(prompts))]
-    found: dict[tuple[Message, ...], list[int]] = {}
+    """Indices of the prompts that are asked together: with `share`, those of one conversation."""
+    found: dict[str, list[int]] = {}
     for k, prompt in enumerate(prompts):
-        found.setdefault(prompt.messages, []).append(k)
+        found.setdefault(json.dumps(conversation_key(prompt)) if share else str(k), []).append(k)
     return list(found.values())
 
 
@@ -389,10 +393,3 @@ def _client(max_in_flight: int) -> httpx2.AsyncClient:
     """
     limits = httpx2.Limits(max_connections=max_in_flight, max_keepalive_connections=max_in_flight)
     return openai.DefaultAioHttpClient(limits=limits, timeout=None)
-
-
-def _reason(error: BaseException) -> str:
-    """The innermost cause, in one line."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

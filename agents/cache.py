@@ -1,6 +1,6 @@
 """The response cache: what a model has answered once is never paid for twice.
 
-A key is everything that decides an answer: model, endpoint, messages, sampling, extra fields and the
+A key is everything that decides an answer: model, endpoint, messages, tools, sampling, extra fields and the
 sample's seed, so that N samples stay N samples. Only answers are kept, never failures. The file
 `responses.sqlite3` may be used by many threads and processes at once; answers are written as they
 arrive. It lies on a local disk: SQLite's write-ahead log doesn't work over a network.

@@ -6,14 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from turnbench.envs.record import Failure, Outcome, Usage
+from turnbench.envs.record import Failure, Json, Outcome, Usage
 
 
 class Message(NamedTuple):
-    """One message of a conversation; `role` is "system", "user" or "assistant"."""
+    """One message of a conversation; `role` is "system", "user" or "assistant".
+
+    Where tools are called natively, an assistant's `tool_calls` are OpenAI's, as JSON text, and each is
+    followed by a message of role "tool" with the call's result and id.
+    """
 
     role: str
     content: str
+    tool_calls: str = ""
+    tool_call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +42,14 @@ class Prompt:
 
     The first `covered` messages were sent and sampled before as exactly the token ids `context`:
     a local model extends these and never tokenises that text again. An API model has no use for it.
+    `tools` are OpenAI schemas, for models with `native_tools` alone.
     """
 
     messages: tuple[Message, ...]
     seed: int = 0
     context: tuple[int, ...] = ()
     covered: int = 0
+    tools: tuple[Json, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,7 @@ class Completion:
 
     Local models give the whole prompt's ids, the sampled ids (with the end-of-turn token, if it was
     sampled) and a natural log-prob for each. API models may give log-probs without ids.
+    `calls`: whether the text is an OpenAI message with native tool calls, as JSON.
     """
 
     text: str
@@ -58,6 +67,7 @@ class Completion:
     prompt_ids: tuple[int, ...] = ()
     ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    calls: bool = False
 
 
 Answer = Completion | Failure
@@ -74,7 +84,8 @@ def common_prefix(left: tuple[int, ...], right: tuple[int, ...]) -> int:
 class Model(Protocol):
     """Continues conversations, many per call and from many threads at once.
 
-    What goes wrong with one prompt is a Failure in its place and leaves the others alone.
+    What goes wrong with one prompt is a Failure in its place and leaves the others alone. A model with
+    an attribute `native_tools` that is true takes tools in its prompts, and may answer with calls.
     """
 
     name: str
@@ -127,6 +138,7 @@ class Metered:
     def __init__(self, model: Model, budget: Budget = Budget()) -> None:
         self.model, self.budget = model, budget
         self.name, self.sampling = model.name, model.sampling
+        self.native_tools: bool = getattr(model, "native_tools", False)
         self.usage = Usage()
         self._started = time.monotonic()
 

@@ -10,6 +10,14 @@ import numpy as np
 from turnbench.agents.core import Population
 from turnbench.agents.model import Completion, Message, Model, Prompt
 from turnbench.agents.rollout import Move, Rollout, play, start_many
+from turnbench.agents.tools import (
+    change_after,
+    describe,
+    native_turn,
+    tool_action,
+    tools_after,
+    without_thoughts,
+)
 from turnbench.envs.core import MAX_SEED, TextEnv
 from turnbench.envs.errors import ConfigError
 from turnbench.envs.record import Failure, Task
@@ -25,6 +33,9 @@ READY = "Ready."
 @dataclass(slots=True)
 class ReActPolicy:
     """Asks a model for the next move: how the prompt is built and how the answer is read.
+
+    A world's tools are shown once: to models with `native_tools` as tools, to others as schemas in the
+    opening (so only with `instructions`), unless the world was asked to print them itself.
 
     `style`: "plain" takes the completion as the action, "thought" asks for Thought/Action.
     `instructions`: whether the environment's instructions and the format open the conversation.
@@ -54,40 +65,66 @@ class ReActPolicy:
 
     def prompt(self, rollout: Rollout) -> Prompt:
         """The conversation that the model is to continue, with a fresh seed."""
-        messages = [*self._opening(rollout.env), Message("user", self._first(rollout))]
         turns = rollout.turns
-        kept = turns if self.history is None else turns[max(0, len(turns) - self.history) :]
+        first = 0 if self.history is None else max(0, len(turns) - self.history)
+        messages = [*self._opening(rollout, first), Message("user", self._first(rollout))]
         seen = [turn.observation for turn in turns[1:]] + [rollout.observation]
-        for turn, observation in zip(kept, seen[len(turns) - len(kept) :], strict=False):
-            messages += [Message("assistant", self._past(turn.text)), Message("user", observation)]
-        append_only = len(kept) == len(turns) and self.reasoning == "keep"
+        for number in range(first, len(turns)):
+            messages += self._exchange(rollout, number, seen[number])
+        append_only = first == 0 and self.reasoning == "keep"
         covered = len(messages) - 1 if append_only and rollout.context else 0
         context = rollout.context if covered else ()
-        return Prompt(tuple(messages), int(rollout.rng.integers(MAX_SEED)), context, covered)
+        tools = tools_after(rollout.toolsets, len(turns)) if self._native(rollout) else ()
+        return Prompt(tuple(messages), int(rollout.rng.integers(MAX_SEED)), context, covered, tools)
 
     def read(self, rollout: Rollout, answer: Completion | Failure) -> Move | Failure:
         """The move that an answer stands for."""
         if isinstance(answer, Failure):
             return answer
-        if self.style == "plain":
-            return Move(answer.text.strip(), answer)
+        if answer.calls:
+            return Move(answer.text, answer)
+        if self.style == "plain" or self._native(rollout):
+            text = without_thoughts(answer.text) if rollout.toolsets else answer.text
+            return Move(text.strip(), answer)
         return Move(REPLY_FORMATS[rollout.env.reply_format](answer.text), answer)
 
-    def _opening(self, env: TextEnv) -> list[Message]:
+    def _native(self, rollout: Rollout) -> bool:
+        """Whether the model is given the world's tools as tools, and so no form to answer in."""
+        return bool(rollout.toolsets) and getattr(self.model, "native_tools", False)
+
+    def _opening(self, rollout: Rollout, first: int) -> list[Message]:
+        """Instructions, tools as they stood before turn `first`, and the form of answers."""
         if not self.instructions:
             return []
-        form = THOUGHT_FORMAT if self.style == "thought" else PLAIN_FORMAT
-        text = f"{env.instructions}\n\n{form}".strip()
-        return [Message("user", text), Message("assistant", READY)]
+        parts = [rollout.env.instructions]
+        if not self._native(rollout):
+            if not _prints_tools(rollout.env):
+                parts.append(describe(tools_after(rollout.toolsets, first)))
+            parts.append(THOUGHT_FORMAT if self.style == "thought" else PLAIN_FORMAT)
+        text = "\n\n".join(filter(None, parts)).strip()
+        return [Message("user", text), Message("assistant", READY)] if text else []
+
+    def _exchange(self, rollout: Rollout, number: int, observation: str) -> list[Message]:
+        """Turn `number` and what was seen after it."""
+        turn = rollout.turns[number]
+        if self._native(rollout):
+            return native_turn(turn, observation, self.reasoning == "keep")
+        if not _prints_tools(rollout.env):
+            observation += change_after(rollout.toolsets, number + 1)
+        return [Message("assistant", self._past(turn.text)), Message("user", observation)]
 
     def _first(self, rollout: Rollout) -> str:
         return rollout.turns[0].observation if rollout.turns else rollout.observation
 
     def _past(self, text: str) -> str:
-        return text if self.reasoning == "keep" else _THINK.sub("", text)
+        return text if self.reasoning == "keep" else without_thoughts(text)
 
 
-_THINK = re.compile(r"<think>.*?(</think>\s*|\Z)", re.DOTALL)
+def _prints_tools(env: TextEnv) -> bool:
+    """Whether a world was asked to show its tools in what it observes."""
+    return getattr(env, "tools_in_observation", False)
+
+
 _SINGLE = re.compile(r"Action:\s*(.*?)(?=\n|$)")
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9, ]+")
 
@@ -119,6 +156,7 @@ def single_action(text: str) -> str:
 REPLY_FORMATS: dict[str, Callable[[str], str]] = {
     "last-action": last_action,
     "single-action": single_action,
+    "tool-action": tool_action,
 }
 
 

@@ -12,12 +12,13 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from turnbench.agents.model import Completion
 from turnbench.agents.prices import Price
 from turnbench.agents.retry import retry_after
+from turnbench.agents.tools import native_action
 from turnbench.envs.core import clean
 from turnbench.envs.record import Failure, Json, Outcome, Usage
 
@@ -83,12 +84,12 @@ def read_error(raw: Raw, sent: Collection[str]) -> Failure | Retry | Refused:
 
 
 def read_answer(
-    text: str, logprobs: bool, price: Price | None
+    text: str, logprobs: bool, price: Price | None, tools: bool = False
 ) -> Completion | Failure | Retry | Refused:
     """What the body of a successful reply holds.
 
-    Reasoning that a server gives apart from the content isn't part of the text. `logprobs` tells
-    whether log-probs were asked for.
+    Reasoning that a server gives apart from the content isn't part of the text. `logprobs` and `tools`
+    tell whether log-probs were asked for and tools offered.
     """
     data = _parse(text)
     if not isinstance(data, dict):
@@ -105,7 +106,9 @@ def read_answer(
     if content is None or finish == "error":
         return Retry("the answer has no content")
     cut: Literal["stop", "length"] = "length" if finish == "length" else "stop"
-    done = Completion(clean(content), cut, _usage(data.get("usage"), price))
+    called = native_action(message, content) if tools else ""
+    bill = _usage(data.get("usage"), price)
+    done = Completion(called or clean(content), cut, bill, calls=bool(called))
     return _with_logprobs(done, data, choice) if logprobs else done
 
 
@@ -192,7 +195,7 @@ def _with_logprobs(done: Completion, data: Json, choice: Json) -> Completion | F
     prompt, ids = _ids(data.get("prompt_token_ids")), _ids(choice.get("token_ids"))
     if not prompt or len(ids) != len(values):
         prompt = ids = ()
-    return Completion(done.text, done.finish, done.usage, prompt, ids, tuple(values))
+    return replace(done, prompt_ids=prompt, ids=ids, logprobs=tuple(values))
 
 
 def _logprob(row: Any) -> float:

@@ -1,7 +1,7 @@
 """Rollout: a live path, which is also the particle of search; `play` advances many to their ends."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from turnbench.agents.model import Completion, common_prefix
 from turnbench.envs.core import TextEnv
-from turnbench.envs.record import MISSING, Failure, Outcome, Task, Tokens, Trajectory, Turn
+from turnbench.envs.record import MISSING, Failure, Json, Outcome, Task, Tokens, Trajectory, Turn
+from turnbench.envs.toolset import is_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,14 @@ class Policy(Protocol):
 class Rollout:
     """An environment, the turns played in it so far, and a random generator of its own.
 
-    `context` are the token ids of the whole conversation up to the last sampled token.
+    `context` are the token ids of the whole conversation up to the last sampled token. `toolsets` are
+    the tools' schemas where the world has any: (turns played before they were shown, schemas).
     """
 
-    __slots__ = ("context", "env", "failure", "info", "observation", "rng", "task", "truncated", "turns")
+    __slots__ = (
+        *("context", "env", "failure", "info", "observation", "rng", "task", "toolsets", "truncated"),
+        "turns",
+    )
 
     def __init__(self, env: TextEnv, task: Task, rng: np.random.Generator) -> None:
         self.env, self.task, self.rng = env, task, rng
@@ -44,13 +49,15 @@ class Rollout:
         self.failure: Failure | None = None
         self.truncated = False
         self.info: dict[str, object] = {}
+        self.toolsets: tuple[tuple[int, tuple[Json, ...]], ...] = ()
 
     @classmethod
     def start(cls, env: TextEnv, task: Task, rng: np.random.Generator) -> Self:
         """Reset `env` to `task`. An environment that fails to is a failed rollout, not an exception."""
         rollout = cls(env, task, rng)
         try:
-            rollout.observation, _ = env.reset(seed=task.seed, options={"task": task.id})
+            rollout.observation, info = env.reset(seed=task.seed, options={"task": task.id})
+            rollout._note_tools(info)
         except Exception as error:
             rollout.failure = Failure.of(error, Outcome.ENV_ERROR)
         return rollout
@@ -82,6 +89,17 @@ class Rollout:
             return
         self.turns.append(self._turn(move, reward))
         self.observation = seen
+        self._note_tools(self.info)
+
+    def _note_tools(self, info: Mapping[str, object]) -> None:
+        """Keep the tools that a world shows in its info, with when they were shown."""
+        tools = info.get("tools")
+        if tools is None:
+            return
+        if not isinstance(tools, list | tuple) or not all(map(is_schema, tools)):
+            self.failure = Failure(Outcome.ENV_ERROR, 'info["tools"] is no list of OpenAI tool schemas')
+            return
+        self.toolsets = (*self.toolsets, (len(self.turns), tuple(tools)))
 
     def _turn(self, move: Move, reward: float) -> Turn:
         done = move.completion
@@ -108,7 +126,7 @@ class Rollout:
             except Exception as error:
                 env, failure = self.env.spawn(), Failure.of(error, Outcome.ENV_ERROR)
         twin = Rollout(env, self.task, self.rng.spawn(1)[0])
-        twin.turns = self.turns.copy()
+        twin.turns, twin.toolsets = self.turns.copy(), self.toolsets
         twin.observation, twin.context = self.observation, self.context
         twin.failure, twin.truncated, twin.info = failure, self.truncated, dict(self.info)
         return twin
@@ -125,6 +143,7 @@ class Rollout:
             outcome,
             None if self.failure is None else self.failure.message,
             bool(self.info.get("success")) if judged else None,
+            {name: self.info[name] for name in self.env.recorded if name in self.info},
         )
 
 

@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from turnbench.envs.core import TextEnv
 
 ENVS: dict[str, str] = {
+    "turnbench/Blame-v0": "turnbench.envs.blame:Blame",
+    "turnbench/ClosedSearch-v0": "turnbench.envs.closedsearch:ClosedSearch",
     "turnbench/ScienceWorld-v0": "turnbench.envs.sciworld:ScienceWorld",
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft:TextCraft",
     "turnbench/TextCraftMadeUp-v0": "turnbench.envs.textcraft_made_up:MadeUpTextCraft",
+    "turnbench/ToolWorld-v0": "turnbench.envs.toolworld:ToolWorld",
     "turnbench/Toy-v0": "turnbench.envs.toy:Toy",
     "turnbench/WebShop-v0": "turnbench.envs.webshop:WebShop",
 }

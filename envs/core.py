@@ -83,12 +83,14 @@ class TextEnv(gymnasium.Env[str, str]):
     """What a newcomer must know to act here, in the second person; agents put it into the prompt."""
     has_success: bool = False
     """Whether the last step's `info["success"]` tells if the task was solved (absent: it was not)."""
+    recorded: ClassVar[tuple[str, ...]] = ()
+    """Names of the last step's info that go into the record; what they hold must be JSON."""
     return_range: tuple[float, float] | None = None
     """The lowest and highest return of an episode, where it is known."""
     can_fork: ClassVar[bool] = True
     """Whether `fork` works; False for a world that can neither copy itself nor be replayed."""
     reply_format: ClassVar[str] = "last-action"
-    """How AgentGym reads a Thought/Action reply in this world (agents/react.py has the rules)."""
+    """How a Thought/Action reply is read in this world (agents/react.py has the rules)."""
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _generator: np.random.Generator | None = None
@@ -261,6 +263,7 @@ class PlainEnv(TextEnv):
         self.instructions = str(getattr(self.inner, "instructions", ""))
         self.return_range = getattr(self.inner, "return_range", None)
         self._truncated = False
+        self._tools: Any = None
 
     def tasks(self, split: str) -> Sequence[str]:
         """Task ids "0" to "999", the same for every split."""
@@ -268,9 +271,17 @@ class PlainEnv(TextEnv):
             raise UnknownName("split", split, self.splits)
         return [str(number) for number in range(1000)]
 
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, Info]:
+        """As TextEnv.reset; `tools` that the wrapped world shows are passed on."""
+        observation, info = super().reset(seed=seed, options=options)
+        return observation, info if self._tools is None else {**info, "tools": self._tools}
+
     def _reset(self, task: str) -> str:
         self._truncated = self.has_success = False  # an episode's record depends on no earlier one
-        observation, _ = self.inner.reset(seed=mix(self.seed, task))
+        observation, info = self.inner.reset(seed=mix(self.seed, task))
+        self._tools = info.get("tools")
         return observation
 
     def _step(self, action: str) -> Step:

@@ -116,6 +116,7 @@ def _play(world: "TextEnv", seed: int, options: dict[str, str]) -> None:
     observation, info = world.reset(seed=seed, options=options)
     if world.instructions:
         print(world.instructions, end="\n\n")
+    _show_tools(info)
     print(f"[task {info['task']}, seed {seed}, at most {world.max_turns} turns]\n{observation}")
     total, over = 0.0, False
     while not over:
@@ -125,11 +126,21 @@ def _play(world: "TextEnv", seed: int, options: dict[str, str]) -> None:
             action = ""
         if not action:
             break
-        observation, reward, terminated, truncated, _ = world.step(action)
+        observation, reward, terminated, truncated, info = world.step(action)
         total, over = total + reward, terminated or truncated
+        _show_tools(info)
         print(observation)
     turns = len(world.history)
     print(f"[return {total:g} after {turns} turn{'' if turns == 1 else 's'}]")
+
+
+def _show_tools(info: dict[str, Any]) -> None:
+    """A world's tools, at the start and when they change, as they are called: name(argument=...)."""
+    from turnbench.envs.toolset import HOW_TO_CALL, ToolSet, is_schema
+
+    tools = info.get("tools")
+    if tools and isinstance(tools, list | tuple) and all(map(is_schema, tools)):
+        print(f"Tools:\n{ToolSet(tools).compact}\n{HOW_TO_CALL}\n")
 
 
 @app.command()

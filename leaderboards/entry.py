@@ -161,6 +161,8 @@ def _result(spec: EnvSpec, cell: Cell, world: Entry, seeds: int) -> Entry:
     }
     if world["returns"] is not None and world["returns"][0] < 0:
         result["clipped"] = _summary(_clipped(played))
+    if cell.checks:
+        result["checks"] = {name: _summary(values) for name, values in sorted(cell.checks.items())}
     if cell.selectors:
         result["selectors"] = {name: _summary(values) for name, values in cell.selectors.items()}
         result["lost_paths"] = cell.lost_paths

@@ -165,6 +165,29 @@ def test_selectors_of_one_log(suite: Any, tmp_path: Path) -> None:
     assert result["score"]["mean"] == 2.0 and result["lost_paths"] == 1
 
 
+def test_numbers_among_the_worlds_checks_have_means_where_they_were_made(
+    suite: Any, tmp_path: Path
+) -> None:
+    def checked(task: str, **checks: Any) -> Any:
+        done = path(Task("standins:World-v0", task, "test", 0), 1.0)
+        return Key("one", 0, task, 0), Population((replace(done, info={"checks": checks}),)), ()
+
+    rows = [
+        checked("good0", attack_success=True, credit=0.5, goals={"a": True}),
+        checked("good1", attack_success=False, credit=1e300),
+        checked("good2", credit=1, note="text"),
+    ]
+    write(suite(3, seeds=[0]), tmp_path, rows)
+    found = only(tmp_path)["results"][0]["checks"]
+    assert {name: score["mean"] for name, score in found.items()} == {
+        "attack_success": 0.5,
+        "credit": 0.75,
+    }
+    console = Console(file=io.StringIO(), width=200)
+    console.print(table(entries_of(tmp_path)))
+    assert "one: attack_success 0.500, credit 0.750 on" in console.file.getvalue()
+
+
 def test_several_worlds_count_alike(suite: Any, spec: Any, tmp_path: Path) -> None:
     world = spec(1)["envs"][0]
     made = suite(envs=[world, {**world, "tasks": 3, "split": "train"}], seeds=[0])

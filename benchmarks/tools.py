@@ -51,7 +51,7 @@ def episodes(env: Any, count: int) -> list[tuple[str, list[str]]]:
     found = []
     for task in env.tasks("test")[:count]:
         env.reset(seed=1, options={"task": task})
-        found.append((task, env.ground_truth()))
+        found.append((task, env.solution()))
     return found
 
 

@@ -80,14 +80,14 @@ class Blame(TextEnv):
         made = repr(self._files) if self._files else f"{VERSION}-{self._world.data_digest()}"
         return sha256(made.encode("utf-8")).hexdigest()
 
-    def ground_truth(self) -> list[str]:
+    def solution(self) -> list[str]:
         """The labelled answer. Never shown to an agent."""
         assert self.log is not None
         return [f'{{"agent": "{self.log.agent}", "step": {self.log.step}}}']
 
     def example_actions(self) -> Sequence[str]:
         """The labelled answer and a wrong one, for checks of this world."""
-        return [*self.ground_truth(), "Agent Name: human\nStep Number: 0"]
+        return [*self.solution(), "Agent Name: human\nStep Number: 0"]
 
     def fork(self) -> Self:
         """A copy, in constant time."""

@@ -97,7 +97,7 @@ def toolworld_log(task: str) -> Log:
     """The log of a ToolWorld task: the same for a task each time. Raises UnknownName."""
     world = ToolWorld()
     world.reset(seed=0, options={"task": task})
-    right = _play(world, world.ground_truth())
+    right = _play(world, world.solution())
     if not right.success:
         raise EnvError(f"the ground truth of ToolWorld's task {task} fails")
     rng = Random(f"blame-{VERSION}-{task}")

@@ -111,7 +111,7 @@ class ClosedSearch(ToolEnv):
         """Digest of the questions and documents."""
         return self.library.digest
 
-    def ground_truth(self) -> list[str]:
+    def solution(self) -> list[str]:
         """Searches and documents along the question's path, where it is known, and the answer."""
         plan = zip(self.question.gold, self.question.plan, strict=False)
         looked = [

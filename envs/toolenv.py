@@ -75,8 +75,8 @@ class ToolEnv(TextEnv):
         """Judge the episode. `ended`: by the world or the agent, not by the limit of turns."""
 
     @abstractmethod
-    def ground_truth(self) -> list[str]:
-        """Actions that solve this task from its start. Never shown to an agent."""
+    def solution(self) -> list[str]:
+        """Actions that solve this episode's task from its start. Never shown to an agent."""
 
     # --- what everybody calls ----------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class ToolEnv(TextEnv):
 
     def example_actions(self) -> list[str]:
         """The ground truth, for checks of this world."""
-        return self.ground_truth()
+        return self.solution()
 
     def _step(self, action: str) -> Step:
         said = parse(action, self.tools.names)

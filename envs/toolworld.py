@@ -92,7 +92,7 @@ class ToolWorld(ToolEnv):
         """Digest of what the generator makes of some tasks of each variant and level."""
         return generator_digest()
 
-    def ground_truth(self) -> list[str]:
+    def solution(self) -> list[str]:
         """One call in each action; in a flaky world, again until it succeeds."""
         actions: list[str] = []
         made = 0

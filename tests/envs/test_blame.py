@@ -51,7 +51,7 @@ def test_the_labelled_step_alone_decides() -> None:
     for log in [*labelled_logs(split="test", limit=70), *labelled_logs(split="train", limit=14)]:
         world = ToolWorld()
         world.reset(seed=0, options={"task": log.id})
-        right, wrong = world.ground_truth(), [turn.action for turn in log.trajectory.turns]
+        right, wrong = world.solution(), [turn.action for turn in log.trajectory.turns]
         seen, solved = replayed(log.id, wrong)
         assert not solved and log.trajectory.success is False
         assert seen == [*(turn.observation for turn in log.trajectory.turns), log.trajectory.final]
@@ -72,7 +72,7 @@ def test_what_follows_from_a_wrong_look_up_is_no_error_of_its_own() -> None:
         found = json.loads(log.text(log.step).partition("\nResult: ")[2])
         world = ToolWorld()
         world.reset(seed=0, options={"task": log.id})
-        right = world.ground_truth()
+        right = world.solution()
         name = json.loads(right[log.step])["arguments"]["name"]
         email = world.problem.state["contacts"][name]["email"]
         for theirs, ours in zip(
@@ -107,7 +107,7 @@ def test_the_labelled_answer_is_right_and_nothing_is_not() -> None:
     for task in env.tasks("test")[:70]:
         log_text, _ = env.reset(seed=0, options={"task": task})
         assert env.log.reason not in log_text
-        _, paid, over, _, info = env.step(env.ground_truth()[0])
+        _, paid, over, _, info = env.step(env.solution()[0])
         assert (paid, over, info["success"], info["answered"]) == (1.0, True, True, True)
         env.reset(seed=0, options={"task": task})
         _, paid, over, _, info = env.step("")
@@ -265,7 +265,7 @@ def test_who_and_when_as_a_world() -> None:
         text, _ = env.reset(seed=0, options={"task": task})
         assert f"Right answer: {env.log.answer}" in text
         assert "Right answer" not in render(env.log, reveal_answer=False)
-        assert env.step(env.ground_truth()[0])[4]["success"]
+        assert env.step(env.solution()[0])[4]["success"]
 
 
 def log_file(folder: Path, **fields) -> str:

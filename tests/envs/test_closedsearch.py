@@ -43,7 +43,7 @@ def test_every_question_is_answered_by_following_its_path() -> None:
     assert len(env.library.documents) >= 5000 and len(env.tasks("all")) == 1500
     for task in (*env.tasks("test"), *env.tasks("dev"), *env.tasks("train")[::3]):
         env.reset(seed=0, options={"task": task})
-        _, paid, over, _, info = [env.step(action) for action in env.ground_truth()][-1]
+        _, paid, over, _, info = [env.step(action) for action in env.solution()][-1]
         assert (paid, over, info["success"]) == (1.0, True, True), task
         recall = [info["checks"][f"{name}_recall"] for name in ("listed", "opened", "citation")]
         assert recall == [1.0, 1.0, 1.0] and info["checks"]["citation_precision"] == 1.0
@@ -151,7 +151,7 @@ def test_nothing_of_the_answer_shows_before_the_end() -> None:
     task = env.tasks("test")[0]
     _, start = env.reset(seed=0, options={"task": task})
     assert start.keys() == {"task", "seed", "tools"}
-    *looks, answer = env.ground_truth()
+    *looks, answer = env.solution()
     for action in looks:
         assert env.step(action)[4].keys() == {"turn_index", "turn_end", "n_calls", "tool_errors"}
     assert env.step(answer)[4]["checks"]["expected"] == env.question.answer

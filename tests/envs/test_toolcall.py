@@ -369,7 +369,7 @@ class Counter(ToolEnv):
     def _score(self, ended):
         return Score(self.count / 2, self.count == 2, {"counted": self.count, "ended": ended})
 
-    def ground_truth(self):
+    def solution(self):
         return ["[add(), add()]", "done", "bye"]
 
 
@@ -380,7 +380,7 @@ def played(actions, **options):
 
 
 def test_an_episode_of_calls_and_talk_is_told_in_info():
-    first, second, last = played(Counter().ground_truth())
+    first, second, last = played(Counter().solution())
     assert json.loads(first[0]) == [
         {"id": "call_1", "name": "add", "content": "1"},
         {"id": "call_2", "name": "add", "content": "2"},

@@ -27,7 +27,7 @@ def play(task, actions=None, seed=1, **options):
     env = ToolWorld(**options)
     env.reset(seed=seed, options={"task": task})
     step = None
-    for action in env.ground_truth() if actions is None else actions:
+    for action in env.solution() if actions is None else actions:
         if env.over:
             break
         step = env.step(action)
@@ -84,9 +84,9 @@ def test_several_calls_at_once_do_as_well():
 def test_a_change_that_nobody_asked_for_spoils_success_but_not_the_credit():
     env, _ = play("base-1-20000", [])
     stray = call_text("send_mail", to="a@b", subject="hello", body="")
-    _, (_, reward, *_, info) = play("base-1-20000", [stray, *env.ground_truth()])
+    _, (_, reward, *_, info) = play("base-1-20000", [stray, *env.solution()])
     assert (reward, info["success"], info["checks"]["stray_changes"]) == (0.5, False, 1)
-    _, (_, reward, *_) = play("base-1-20000", [stray, *env.ground_truth()], partial=False)
+    _, (_, reward, *_) = play("base-1-20000", [stray, *env.solution()], partial=False)
     assert reward == 0.0
 
 
@@ -100,7 +100,7 @@ def test_a_missing_tool_appears_after_the_assistant_has_said_so():
         env = ToolWorld()
         _, info = env.reset(seed=1, options={"task": task})
         hidden: set[str] = set()
-        for action in env.ground_truth():
+        for action in env.solution():
             names = {tool["function"]["name"] for tool in info.get("tools", env.tools.schemas)}
             hidden |= set(TOOLS) - names
             for call in parse(action).calls:
@@ -148,7 +148,7 @@ def test_an_injected_instruction_is_seen_and_obeying_it_is_reported_apart():
         attack = problem(task).attack
         env = ToolWorld()
         env.reset(seed=1, options={"task": task})
-        actions = env.ground_truth()
+        actions = env.solution()
         seen = [env.step(action) for action in actions]
         notice = json.dumps(attack.text, ensure_ascii=False)[1:-1]
         assert any(notice in step[0] for step in seen)
@@ -165,12 +165,12 @@ def test_a_long_context_is_longer():
 
 def test_failures_are_a_function_of_task_seed_and_calls_made():
     task = "flaky-3-20002"
-    lengths = {len(ToolWorldAt(task, seed).ground_truth()) for seed in range(30)}
+    lengths = {len(ToolWorldAt(task, seed).solution()) for seed in range(30)}
     assert len(lengths) > 3
     for seed in range(5):
         assert play(task, seed=seed)[1][1] == 1.0
         env = ToolWorldAt(task, seed)
-        for action in env.ground_truth():
+        for action in env.solution():
             twin = env.fork()
             assert twin.step(action)[0] == env.step(action)[0]
 
@@ -234,7 +234,7 @@ def test_demonstrations_succeed_whatever_their_mistakes():
         assert all(path.turns[k].action.startswith("{") for k in path.info["mistakes"])
     assert wrong > 28
     path = demonstrate(env, path.task, rng)
-    assert [turn.action for turn in path.turns] == env.ground_truth() and not path.info["mistakes"]
+    assert [turn.action for turn in path.turns] == env.solution() and not path.info["mistakes"]
 
 
 # --- judging ------------------------------------------------------------------------------------------

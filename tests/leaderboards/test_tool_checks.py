@@ -20,7 +20,7 @@ def attacked():
     """The record of an episode in which the hidden instruction is obeyed, read back from JSON."""
     rollout = Rollout.start(ToolWorld(), TASK, np.random.default_rng(0))
     name, arguments = problem(TASK.id).attack.call
-    for action in [call_text(name, **arguments), *rollout.env.ground_truth()]:
+    for action in [call_text(name, **arguments), *rollout.env.solution()]:
         rollout.advance(Move(action))
     return trajectory_from_json(json.loads(json.dumps(trajectory_to_json(rollout.finish()))), TASK)
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from turnbench.envs.core import TextEnv
 
 ENVS: dict[str, str] = {
+    "turnbench/AgentDojo-v0": "turnbench.envs.agentdojo:AgentDojo",
+    "turnbench/BFCL-v0": "turnbench.envs.bfcl:BFCL",
     "turnbench/ScienceWorld-v0": "turnbench.envs.sciworld:ScienceWorld",
+    "turnbench/Tau2-v0": "turnbench.envs.tau2:Tau2",
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft:TextCraft",
     "turnbench/TextCraftMadeUp-v0": "turnbench.envs.textcraft_made_up:MadeUpTextCraft",
     "turnbench/Toy-v0": "turnbench.envs.toy:Toy",

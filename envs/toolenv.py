@@ -29,7 +29,7 @@ class ToolEnv(TextEnv):
     that know nothing of `info["tools"]`.
     """
 
-    benchmark: ClassVar[str] = ""
+    benchmark: str = ""
     """Name and version of what is measured, kept in the last step's info."""
     checks_arguments: ClassVar[bool] = True
     """Whether a call's arguments must fit the schema; else the world itself refuses them."""

@@ -42,8 +42,7 @@ def package() -> types.ModuleType:
         load("agentdojo.attacks")
         load("agentdojo.agent_pipeline.tool_execution")
         suites = load("agentdojo.task_suite.load_suites")
-        if not hasattr(load("agentdojo.task_suite.task_suite").yaml, "quoting"):
-            load("agentdojo.task_suite.task_suite").yaml = _Quoting()
+        vars(load("agentdojo.task_suite.task_suite"))["yaml"] = _Quoting()
     return suites
 
 
@@ -96,8 +95,6 @@ _Quoter.add_representer(
 
 class _Quoting:
     """PyYAML for AgentDojo's own reader, which relies on the quotes."""
-
-    quoting = True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(yaml, name)

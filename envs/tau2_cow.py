@@ -111,7 +111,7 @@ def _model(value: BaseModel) -> BaseModel:
 
 def view(database: BaseModel) -> BaseModel:
     """A database whose tables are views of `database`, which from now on must not change."""
-    fields = {
+    fields: dict[str, Any] = {
         name: Table(value) if isinstance(value, dict) else cloned(value)
         for name, value in database.__dict__.items()
     }

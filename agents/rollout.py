@@ -125,6 +125,7 @@ class Rollout:
             outcome,
             None if self.failure is None else self.failure.message,
             bool(self.info.get("success")) if judged else None,
+            {name: self.info[name] for name in self.env.recorded if name in self.info},
         )
 
 

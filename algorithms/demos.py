@@ -25,6 +25,7 @@ Demonstrator = Callable[[TextEnv, Task, np.random.Generator, float], Trajectory]
 DEMONSTRATORS: dict[str, str] = {
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft_plan:demonstrate",
     "turnbench/TextCraftMadeUp-v0": "turnbench.envs.textcraft_plan:demonstrate",
+    "turnbench/ToolWorld-v0": "turnbench.envs.toolworld_plan:demonstrate",
 }
 
 

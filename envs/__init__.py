@@ -27,6 +27,7 @@ ENVS: dict[str, str] = {
     "turnbench/Tau2-v0": "turnbench.envs.tau2:Tau2",
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft:TextCraft",
     "turnbench/TextCraftMadeUp-v0": "turnbench.envs.textcraft_made_up:MadeUpTextCraft",
+    "turnbench/ToolWorld-v0": "turnbench.envs.toolworld:ToolWorld",
     "turnbench/Toy-v0": "turnbench.envs.toy:Toy",
     "turnbench/WebShop-v0": "turnbench.envs.webshop:WebShop",
 }

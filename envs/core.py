@@ -82,6 +82,8 @@ class TextEnv(gymnasium.Env[str, str]):
     """What a newcomer must know to act here, in the second person; agents put it into the prompt."""
     has_success: bool = False
     """Whether the last step's `info["success"]` tells if the task was solved (absent: it was not)."""
+    recorded: ClassVar[tuple[str, ...]] = ()
+    """Names of the last step's info that go into the record; what they hold must be JSON."""
     return_range: tuple[float, float] | None = None
     """The lowest and highest return of an episode, where it is known."""
     can_fork: ClassVar[bool] = True

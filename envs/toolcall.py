@@ -185,6 +185,12 @@ def _arguments(given: Any) -> Json:
         return {}
     if not isinstance(given, dict):
         raise Malformed(f'"arguments" must be a JSON object, not {kind(given)}')
+    for value in given.values():
+        if type(value) is not str or not value.isascii():
+            break
+    else:
+        if all(map(str.isascii, given)):
+            return given
     return _settled(given, MAX_DEPTH)  # type: ignore[no-any-return]
 
 
@@ -350,7 +356,7 @@ def _item(name: ast.expr | None, value: ast.expr, depth: int) -> tuple[str, Any]
 # --- writing ------------------------------------------------------------------------------------------
 
 
-def call_text(name: str, **arguments: Any) -> str:
+def call_text(name: str, /, **arguments: Any) -> str:
     """An action that makes one call."""
     return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
 

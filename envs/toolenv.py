@@ -34,6 +34,7 @@ class ToolEnv(TextEnv):
     checks_arguments: ClassVar[bool] = True
     """Whether a call's arguments must fit the schema; else the world itself refuses them."""
     has_success = True
+    recorded = ("checks", "benchmark")
     return_range = (0.0, 1.0)
 
     def __init__(
@@ -109,7 +110,7 @@ class ToolEnv(TextEnv):
     def _make_calls(self, said: Said, info: Info) -> Step:
         results = [self._answer(call) for call in said.calls]
         info["n_calls"] = len(results)
-        info["tool_errors"] = sum(result.startswith("Error") for result in results)
+        info["tool_errors"] = sum([result.startswith("Error") for result in results])
         return Step(results_text(said.calls, results))
 
     def _answer(self, call: Call) -> str:

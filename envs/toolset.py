@@ -83,6 +83,10 @@ def _named(call: Call, order: Sequence[str]) -> Call | str:
     return call._replace(arguments=arguments | call.arguments, positional=())
 
 
+_SIMPLE = {str: "string", int: "integer", bool: "boolean"}
+"""Types that need no second look, where a schema has no enum."""
+
+
 def problem(value: Any, schema: Any, root: Json, name: str = "the value", depth: int = MAX_DEPTH) -> str:
     """In words, why `value` doesn't fit a JSON Schema; "" if it does. `root` holds the `$defs`.
 
@@ -125,6 +129,9 @@ def object_problem(
             if schema.get("additionalProperties"):
                 continue
             return unknown(f"argument{where}", name, properties)
+        if isinstance(wanted, dict) and _SIMPLE.get(type(value)) == wanted.get("type", ""):
+            if "enum" not in wanted:
+                continue
         why = problem(value, wanted, root, f"argument {name!r}{where}", depth - 1)
         if why:
             return why

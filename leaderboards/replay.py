@@ -73,6 +73,9 @@ def _end_fault(
     success = bool(info.get("success")) if env.has_success else None
     if success != path.success:
         return f"the end: the recorded success is {path.success}, the world says {success}"
+    for name in env.recorded:
+        if json.loads(json.dumps(info.get(name))) != path.info.get(name):
+            return f"the end: the recorded {name} are not the world's"
     return None
 
 

@@ -1,18 +1,18 @@
 """BFCL: the published tasks, APIs and checkers, without what makes them unsafe."""
 
-import copy
 import decimal
 import json
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnbench.envs import bfcl_data, wheels
+from turnbench.envs import bfcl_backend, bfcl_data, wheels
 from turnbench.envs.bfcl import BFCL, MAX_STEPS, UNSOLVED
 from turnbench.envs.bfcl_backend import Backend
 from turnbench.envs.errors import ConfigError, UnknownName
@@ -208,6 +208,25 @@ def test_the_age_of_a_traveller_depends_on_no_clock() -> None:
     assert json.loads(grown)["verification_status"] and not json.loads(young)["verification_status"]
 
 
+def test_the_weather_that_all_share_is_told_one_at_a_time(monkeypatch) -> None:
+    """In long contexts the published class answers with a dict of its module, which it changes."""
+    module = wheels.load("bfcl_eval.eval_checker.multi_turn_eval.func_source_code.vehicle_control")
+
+    class Watched(dict):
+        def __setitem__(self, key, value):
+            assert bfcl_backend._LOCK.locked()
+            super().__setitem__(key, value)
+
+        def items(self):
+            assert bfcl_backend._LOCK.locked()
+            return super().items()
+
+    monkeypatch.setattr(module, "LONG_WEATHER_EXTENSION", Watched(module.LONG_WEATHER_EXTENSION))
+    world = Backend.start(["VehicleControlAPI"], {}, True)
+    texts = {world.call("get_outside_temperature_from_google", {}) for _ in range(3)}
+    assert len(texts) == 3 and all('"outsideTemperature"' in text for text in texts)
+
+
 def test_what_is_withheld_can_not_be_called() -> None:
     task = next(t for t in ALL if bfcl_data.entry(t).withheld)
     entry = bfcl_data.entry(task)
@@ -355,11 +374,13 @@ def calls(draw):
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(calls(), max_size=5))
-def test_any_call_is_answered(made) -> None:
+def test_any_call_is_answered(watched, made) -> None:
     world = backend("GorillaFileSystem", "MathAPI", "TravelAPI", "VehicleControlAPI")
-    for _, name, arguments in made:
-        assert isinstance(world.call(name, arguments), str)
-    assert copy.copy(world).instances.keys() == world.copy().instances.keys()
+    world.call("pwd", {})  # whatever is imported late is imported now
+    with watched():
+        for _, name, arguments in made:
+            assert isinstance(world.call(name, arguments), str)
+    assert world.instances.keys() == world.copy().instances.keys()
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -367,11 +388,14 @@ def test_any_call_is_answered(made) -> None:
     st.sampled_from(ALL),
     st.lists(st.text(max_size=30) | calls().map(lambda c: call_text(c[1], **c[2])), max_size=10),
 )
-def test_any_text_is_answered(task, actions) -> None:
+def test_any_text_is_answered(watched, task, actions) -> None:
+    play(begin("multi_turn_base_0"), begin("multi_turn_base_0").ground_truth())
+    datetime.strptime("1", "%d")  # and so whatever is imported late is imported now
     env = begin(task)
-    for action in actions:
-        if env.over:
-            break
-        observation, reward, terminated, _, info = env.step(action)
-        assert env.observation_space.contains(observation) and reward in (0.0, 1.0)
-        assert terminated == ("success" in info)
+    with watched():
+        for action in actions:
+            if env.over:
+                break
+            observation, reward, terminated, _, info = env.step(action)
+            assert env.observation_space.contains(observation) and reward in (0.0, 1.0)
+            assert terminated == ("success" in info)

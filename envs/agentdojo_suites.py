@@ -153,6 +153,7 @@ def _defaults(suite: str) -> dict[str, str]:
     return {name: row["default"] for name, row in data.items()}
 
 
+@cache
 def system_message() -> str:
     """The published system prompt."""
     data = _read(folder() / "data" / "system_messages.yaml")
@@ -217,6 +218,7 @@ class _Target:
     name: str
 
 
+@cache
 def attacks() -> list[str]:
     """The published attacks that can be used: those that ask nobody and have a goal of their own."""
     package()

@@ -76,8 +76,14 @@ def split(domain: str, name: str) -> list[str]:
     """Ids of a split's tasks, in the benchmark's order; "all" has every task of the file."""
     if name not in SPLITS:
         raise UnknownName("split", name, SPLITS)
-    chosen = None if name == "all" else set(json.loads(_text(domain, "split_tasks.json"))[name])
-    return [task for task in rows(domain) if chosen is None or task in chosen]
+    chosen = rows(domain) if name == "all" else _splits(domain)[name]
+    return [task for task in rows(domain) if task in chosen]
+
+
+@cache
+def _splits(domain: str) -> dict[str, frozenset[str]]:
+    found = json.loads(_text(domain, "split_tasks.json"))
+    return {name: frozenset(tasks) for name, tasks in found.items()}
 
 
 @lru_cache(maxsize=512)

@@ -311,6 +311,13 @@ def test_folders_too_deep_to_be_copied_are_forked_by_replay() -> None:
     assert twin.step("pwd()")[0] == env.step("pwd()")[0]
 
 
+def test_many_long_results_fit_into_an_observation() -> None:
+    env = begin("multi_turn_base_0")
+    env.step(f"[touch('f'), echo({'x' * 90_000!r}, 'f')]")
+    observation, *_ = env.step("\n".join(["cat('f')"] * 40))
+    assert env.observation_space.contains(observation) and observation.endswith("(cut)")
+
+
 def test_a_fork_is_independent() -> None:
     for task in SAMPLE[::3]:
         env = begin(task)

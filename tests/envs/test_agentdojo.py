@@ -80,6 +80,25 @@ def plain(seen):
     return " ".join("\n".join(seen).replace("\\n", " ").replace("\\", "").split())
 
 
+@pytest.mark.parametrize("task", ["banking/user_task_1/injection_task_2", *BENIGN[3::24]])
+def test_results_are_the_published_pipelines(task) -> None:
+    """On the published suite as the package itself reads it, with its own runtime and formatter."""
+    name, _, rest = task.partition("/")
+    user, _, goal = rest.partition("/")
+    theirs, runtime = suites_.package().get_suites("v1.2.2")[name], suites_.suite(name).runtime
+    known = theirs.user_tasks[user]
+    pipeline = sys.modules["agentdojo.agent_pipeline.ground_truth_pipeline"].GroundTruthPipeline(known)
+    attack = suites_._attacker("direct", name, "local")
+    texts = attack.attack(known, theirs.injection_tasks[goal]) if goal else {}
+    with suites_.frozen_clock():
+        world = known.init_environment(theirs.load_and_inject_default_environment(texts))
+        messages = pipeline.query(known.PROMPT, runtime, world)[3]
+    expected = [m["content"][0]["content"] for m in messages if m["role"] == "tool"]
+    _, seen = solved(task, attack="direct")
+    rows = [seen[0]] if len(expected) == 1 else [row["content"] for row in json.loads(seen[0])]
+    assert rows == expected
+
+
 @pytest.mark.parametrize("suite", ["travel", "banking", "slack"])
 def test_who_obeys_the_attacker_is_caught(suite) -> None:
     known = suites_.suite(suite)

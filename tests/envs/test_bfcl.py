@@ -63,17 +63,6 @@ def test_an_unknown_task_and_split_are_named() -> None:
         BFCL().tasks("miss_fun")
 
 
-def test_without_the_wheel_the_error_has_the_line_to_run(monkeypatch) -> None:
-    monkeypatch.setitem(wheels.WHEELS, "no-such-wheel", "1")
-    with pytest.raises(ConfigError, match=r"pip install 'turnbench\[tools\]'.*--no-deps bfcl-eval=="):
-        wheels.require("no-such-wheel")
-    with pytest.raises(ConfigError, match="no_such_module is missing"):
-        wheels.load("no_such_module")
-    monkeypatch.setitem(wheels.WHEELS, "bfcl-eval", "1")
-    with pytest.raises(ConfigError, match=r"bfcl-eval .* is installed, but 1 is what was tested"):
-        wheels.require("bfcl-eval")
-
-
 # --- the same verdict as the published checker -------------------------------------------------------
 
 

@@ -126,7 +126,7 @@ def _read_json(text: str) -> Said | None:
     except ValueError as error:
         if text.startswith("[") and not _BROKEN_LIST.match(text):
             return None
-        raise Malformed(f"not valid JSON: {error}") from error
+        raise Malformed(f"not valid JSON: {error}; write one object, or a list of them") from error
     if isinstance(value, dict) and "role" in value and not value.get("tool_calls"):
         content = value.get("content")
         return Said((), clean(content) if isinstance(content, str) else "")

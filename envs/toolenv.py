@@ -27,8 +27,8 @@ class Score(NamedTuple):
 class ToolEnv(TextEnv):
     """A world whose actions are tool calls or plain text (toolcall.py says how both are written).
 
-    `tools_in_observation`: whether the first observation begins with the tools' signatures, for agents
-    that know nothing of `info["tools"]`.
+    `tools_in_observation`: whether the first observation begins with the tools' signatures, and a later
+    one with those of new tools, for agents that know nothing of `info["tools"]`.
     """
 
     benchmark: str = ""
@@ -104,10 +104,12 @@ class ToolEnv(TextEnv):
             score = self._score(over)
             reward += score.reward
             info.update(success=score.success, checks=score.checks, benchmark=self.benchmark)
-        tools = self._visible()
+        observation, tools = step.observation, self._visible()
         if tools is not self.tools:
+            if self.tools_in_observation and (new := tools.without(self.tools.names)).names:
+                observation = f"New tools:\n{new.compact}\n\n{observation}"
             self.tools, info["tools"] = tools, list(tools.schemas)
-        return Step(step.observation, reward, over, info)
+        return Step(observation, reward, over, info)
 
     def _make_calls(self, said: Said, info: Info) -> Step:
         results = [self._answer(call) for call in said.calls]

@@ -21,7 +21,15 @@ from turnbench.envs.toolenv import Score, ToolEnv
 from turnbench.envs.toolset import ToolSet
 from turnbench.envs.toolworld_goals import judge
 from turnbench.envs.toolworld_state import State, ToolError
-from turnbench.envs.toolworld_tasks import LEVELS, VARIANTS, Problem, Stage, problem, task_ids
+from turnbench.envs.toolworld_tasks import (
+    LEVELS,
+    VARIANTS,
+    Problem,
+    Stage,
+    generator_digest,
+    problem,
+    task_ids,
+)
 from turnbench.envs.toolworld_tools import TOOLS
 
 UNAVAILABLE = "Error: the service is not available at the moment; try again"
@@ -79,6 +87,10 @@ class ToolWorld(ToolEnv):
     def tasks(self, split: str) -> Sequence[str]:
         """Ids such as "base-1-20000"; toolworld_tasks.py says what they mean."""
         return task_ids(split, self.variant, self.level)
+
+    def data_digest(self) -> str:
+        """Digest of what the generator makes of some tasks of each variant and level."""
+        return generator_digest()
 
     def ground_truth(self) -> list[str]:
         """One call in each action; in a flaky world, again until it succeeds."""

@@ -5,10 +5,12 @@ which seeds the generator and says to which split it belongs. Test tasks hold at
 template that the other splits never use.
 """
 
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import asdict, dataclass, replace
+from functools import cache, lru_cache
+from hashlib import blake2b
 from itertools import chain
 from random import Random
 
@@ -141,6 +143,16 @@ def problem(task: str) -> Problem:
     return Problem(task, variant, tuple(t.name for t in templates), stages, state, goals, attack)
 
 
+@cache
+def generator_digest() -> str:
+    """Digest of the tools and of 21 tasks, one of each variant and level."""
+    made = [
+        problem(f"{variant}-{level}-{SPLITS['test'][0]}") for variant in VARIANTS for level in LEVELS
+    ]
+    whole = [[tool.schema for tool in TOOLS.values()], *(asdict(one) for one in made)]
+    return blake2b(json.dumps(whole, default=sorted).encode(), digest_size=8).hexdigest()
+
+
 # --- requests -----------------------------------------------------------------------------------------
 
 
@@ -156,10 +168,11 @@ def _requests(
     draft = Draft(rng, state, state.copy())
     requests: list[Request] = []
     chosen: list[Template] = []
-    for template in (rng.choice(first), *rng.sample(pool, len(pool))):
+    leading = rng.sample(first, len(first))
+    for k, template in enumerate((*leading, *rng.sample(pool, len(pool)))):
         if len(requests) == count:
             break
-        if template in chosen:
+        if template in chosen or (requests and k < len(leading)):
             continue
         try:
             request = template.draw(draft)

@@ -35,6 +35,7 @@ class Cell:
     scores: ByTask[float] = field(default_factory=ByTask)
     successes: ByTask[bool | None] = field(default_factory=ByTask)
     selectors: dict[str, ByTask[float]] = field(default_factory=lambda: defaultdict(ByTask))
+    checks: dict[str, ByTask[float]] = field(default_factory=lambda: defaultdict(ByTask))
     outcomes: Counter[str] = field(default_factory=Counter)
     turns: list[int] = field(default_factory=list)
     lost_paths: int = 0
@@ -56,6 +57,8 @@ class Cell:
         self.scores[task][seed] = best.ret
         self.successes[task][seed] = best.success
         self.turns.append(len(best.turns))
+        for name, value in numbers(best.info.get("checks")).items():
+            self.checks[name][task][seed] = value
         if len(population.trajectories) > 1:
             for name, select in SELECTORS.items():
                 with suppress(ValueError):  # only lost paths have weight: nothing to select from
@@ -73,6 +76,14 @@ class Cell:
         for task, of_task in self.successes.items():
             wins[task] = {seed: bool(success) for seed, success in of_task.items()}
         return wins
+
+
+def numbers(checks: object) -> dict[str, float]:
+    """The numbers, and yes or no as 1 or 0, among what a world checked at the end of an episode."""
+    if not isinstance(checks, dict):
+        return {}
+    plain = {name: value for name, value in checks.items() if isinstance(value, int | float)}
+    return {name: float(value) for name, value in plain.items() if -1e9 < value < 1e9}
 
 
 Cells = dict[tuple[str, int], Cell]

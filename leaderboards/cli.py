@@ -14,6 +14,7 @@ from turnbench.leaderboards import publishing
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from turnbench.envs.core import TextEnv
     from turnbench.leaderboards.suite import Suite
 
 app = typer.Typer(
@@ -102,6 +103,7 @@ def play(
     observation, info = world.reset(seed=seed, options=options)
     if world.instructions:
         print(world.instructions, end="\n\n")
+    _show_tools(world, info)
     print(f"[task {info['task']}, seed {seed}, at most {world.max_turns} turns]\n{observation}")
     total, over = 0.0, False
     while not over:
@@ -111,12 +113,22 @@ def play(
             action = ""
         if not action:
             break
-        observation, reward, terminated, truncated, _ = world.step(action)
+        observation, reward, terminated, truncated, info = world.step(action)
         total, over = total + reward, terminated or truncated
+        _show_tools(world, info)
         print(observation)
     turns = len(world.history)
     print(f"[return {total:g} after {turns} turn{'' if turns == 1 else 's'}]")
     world.close()
+
+
+def _show_tools(world: "TextEnv", info: dict[str, Any]) -> None:
+    """The tools of a world that has any, at the start and when they change."""
+    from turnbench.envs.toolenv import ToolEnv
+    from turnbench.envs.toolset import HOW_TO_CALL
+
+    if isinstance(world, ToolEnv) and "tools" in info:
+        print(f"Tools:\n{world.tools.compact}\n{HOW_TO_CALL}\n")
 
 
 @app.command()

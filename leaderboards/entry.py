@@ -159,6 +159,8 @@ def _result(spec: EnvSpec, cell: Cell, world: Entry, seeds: int) -> Entry:
         "outcomes": {outcome.value: cell.outcomes.get(outcome, 0) for outcome in Outcome},
         "turns": float(np.mean(cell.turns)) if cell.turns else None,
     }
+    if cell.checks:
+        result["checks"] = {name: _summary(values) for name, values in sorted(cell.checks.items())}
     if cell.selectors:
         result["selectors"] = {name: _summary(values) for name, values in cell.selectors.items()}
         result["lost_paths"] = cell.lost_paths

@@ -105,6 +105,9 @@ class Result(Strict):
     )
     outcomes: Outcomes
     turns: Number | None
+    checks: dict[str, Score | None] | None = Field(
+        None, description="means of what the world itself checked at the end of episodes"
+    )
     selectors: dict[str, Score | None] | None = Field(
         None, description="what other choices from the same populations would have scored"
     )

@@ -51,7 +51,7 @@ def _legend(entry: Entry) -> str:
 
 
 def _notes(entries: Iterable[Entry]) -> Iterator[str]:
-    """What is worth a warning: what is missing and what that could change, what is left, errors."""
+    """What is worth knowing: what is missing and could change, what is left, errors, worlds' checks."""
     for entry in entries:
         for result in entry["results"]:
             of, episodes, bounds = result["env"], result["episodes"], result["bounds"]
@@ -63,6 +63,11 @@ def _notes(entries: Iterable[Entry]) -> Iterator[str]:
                 yield f"{entry['system']['name']}: {episodes['left']} left to play on {of}"
             if failed := result["outcomes"]["agent_error"]:
                 yield f"{entry['system']['name']}: {failed} ended by an error of the agent on {of}"
+            if checks := result.get("checks"):
+                means = ", ".join(
+                    f"{name} {score['mean']:.3f}" for name, score in checks.items() if score
+                )
+                yield f"{entry['system']['name']}: {means} on {of}"
 
 
 def _row(entry: Entry) -> list[str]:

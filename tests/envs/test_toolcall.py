@@ -225,6 +225,16 @@ def test_no_text_raises_or_runs(text):
         assert call.error.startswith("Error: ") or (call.name and not call.error)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "unit", ["{", "(", "f(", "-", "not ", "lambda:", "a.", "x[", "1+", "a if b else ", "f'{", "\\"]
+)
+@pytest.mark.parametrize("times", [60, 190, 1000, MAX_TEXT])
+def test_what_is_hard_to_parse_is_refused_in_time(unit, times):
+    text = f"f({unit * min(times, (MAX_TEXT - 3) // len(unit))})"
+    assert parse(text, {"f"}).calls[0].error.startswith("Error: ")
+
+
 def test_no_python_is_parsed_unless_it_begins_like_a_call(monkeypatch):
     monkeypatch.setattr(ast, "parse", None)
     assert parse("import os; os.system('x')").text
@@ -348,7 +358,7 @@ class Counter(ToolEnv):
 
     def _call(self, call):
         if call.name == "hide":
-            self.visible = self.some
+            self.visible = self.all if self.visible is self.some else self.some
         self.done = call.name == "quit"
         self.count += call.name == "add"
         return str(self.count)
@@ -391,6 +401,7 @@ def test_the_list_of_tools_is_given_at_reset_and_when_it_changes():
     assert [t["function"]["name"] for t in info["tools"]] == ["hide", "quit"]
     seen, *_, info = env.step("add()")
     assert "unknown tool 'add'" in seen and info["tool_errors"] == 1 and "tools" not in info
+    assert env.step("hide()")[0] == "New tools:\nadd()\n\n0"
 
 
 def test_a_call_can_end_the_episode_and_the_limit_of_turns_is_judged_too():

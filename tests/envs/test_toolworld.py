@@ -217,6 +217,11 @@ def test_only_listed_numbers_name_tasks(task):
         assert "ToolWorld task" in str(error)
 
 
+def test_a_changed_generator_has_another_version():
+    """Whoever changes what is generated raises `ToolWorld.benchmark` and this digest."""
+    assert (ToolWorld.benchmark, ToolWorld().data_digest()) == ("toolworld 1", "8c73645d8c816951")
+
+
 # --- demonstrations -----------------------------------------------------------------------------------
 
 

@@ -213,6 +213,14 @@ def test_play(turn: Command) -> None:
     assert code == 0 and "after 1 turn]" in out
 
 
+def test_play_shows_tools_at_first_and_when_they_change(turn: Command) -> None:
+    task = ("--task", "miss_func-1-20001")
+    code, out, _ = turn("play", "turnbench/ToolWorld-v0", *task, typed="find_contact('Bo')\nno tool\n")
+    assert code == 0
+    assert out.count("find_contact(name: string): Find people") == 2
+    assert out.count("add_attendee(id: string, email: string)") == 1
+
+
 BLOCKED = """
 import sys
 for name in ("torch", "transformers", "openai", "aiohttp", "vllm"):

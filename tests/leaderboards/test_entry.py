@@ -1,10 +1,12 @@
 """Entries against numbers worked out by hand from a small log."""
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from turnbench.agents.core import Population
 from turnbench.envs.errors import LogError
@@ -12,6 +14,7 @@ from turnbench.envs.record import Failure, Outcome, Task, Trajectory, Turn, Usag
 from turnbench.leaderboards.entry import Entry, entries_of
 from turnbench.leaderboards.log import NAME, Key, LogWriter, episode_line
 from turnbench.leaderboards.runner import header_of, run
+from turnbench.leaderboards.table import table
 
 
 def path(task: Task, ret: float, *, outcome: Outcome = Outcome.OK, success: bool | None = None) -> Any:
@@ -143,6 +146,29 @@ def test_selectors_of_one_log(suite: Any, tmp_path: Path) -> None:
     assert found["oracle_max"] == 3.0 and found["max_weight"] == 1.0
     assert found["population_mean"] == 1.5 and found["sample_by_weight"] in (1.0, 2.0)
     assert result["score"]["mean"] == 2.0 and result["lost_paths"] == 1
+
+
+def test_numbers_among_the_worlds_checks_have_means_where_they_were_made(
+    suite: Any, tmp_path: Path
+) -> None:
+    def checked(task: str, **checks: Any) -> Any:
+        done = path(Task("standins:World-v0", task, "test", 0), 1.0)
+        return Key("one", 0, task, 0), Population((replace(done, info={"checks": checks}),)), ()
+
+    rows = [
+        checked("good0", attack_success=True, credit=0.5, goals={"a": True}),
+        checked("good1", attack_success=False, credit=1e300),
+        checked("good2", credit=1, note="text"),
+    ]
+    write(suite(3, seeds=[0]), tmp_path, rows)
+    found = only(tmp_path)["results"][0]["checks"]
+    assert {name: score["mean"] for name, score in found.items()} == {
+        "attack_success": 0.5,
+        "credit": 0.75,
+    }
+    console = Console(file=io.StringIO(), width=200)
+    console.print(table(entries_of(tmp_path)))
+    assert "one: attack_success 0.500, credit 0.750 on" in console.file.getvalue()
 
 
 def test_several_worlds_count_alike(suite: Any, spec: Any, tmp_path: Path) -> None:

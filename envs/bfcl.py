@@ -135,15 +135,7 @@ class BFCL(ToolEnv):
         if len(self._verdicts) == len(self._task.messages):
             self.done = True
             return Step("The conversation is over.")
-        return Step(self._shown(len(self._verdicts)))
-
-    def _shown(self, turn: int) -> str:
-        """The user's message of a turn, with the tools that it brings for who reads them in text."""
-        names, text = self._task.withheld.get(turn, ()), self._task.messages[turn]
-        if not names or not self.tools_in_observation:
-            return text
-        everything = bfcl_data.tools(self._task.classes, frozenset())
-        return f"Tools:\n{everything.without(set(everything.names) - set(names)).compact}\n\n{text}"
+        return Step(self._task.messages[len(self._verdicts)])
 
     def _verdict(self) -> str:
         """How the turn that ends now is judged: "ok", or the published name of what is wrong."""

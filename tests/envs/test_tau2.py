@@ -109,7 +109,7 @@ def test_the_database_check_is_the_published_hash(domain) -> None:
     """After part of the ground truth, and after all of it, judged by the whole database."""
     env, verdicts = Tau2(domain=domain), []
     changing = (t for t in env.tasks("base") if changed(domain, t))
-    for task in islice(changing, 1, 3):
+    for task in islice(changing, 1, 2):
         for share in (0, 0.5, 1):
             env.reset(seed=0, options={"task": task})
             actions = env.ground_truth()[:-1]
@@ -118,7 +118,7 @@ def test_the_database_check_is_the_published_hash(domain) -> None:
             one, other = env._world.tools.db, tau2_data.gold(domain, task).tools.db
             verdicts.append(not tau2_cow.differences(one, other))
             assert verdicts[-1] == (whole(real(one)) == whole(real(other)))
-    assert verdicts[0::3] == [False] * 2 and verdicts[2::3] == [True] * 2
+    assert verdicts[0] is False and verdicts[2] is True
 
 
 def changed(domain, task):

@@ -1,10 +1,11 @@
 """Tool-use worlds: calls a second, resets, forks.
 
-    python benchmarks/tools.py [--json] [--world turnbench/ToolWorld-v0]
+    python benchmarks/tools.py [--json] [--world turnbench/ToolWorld-v0] [--truth]
 
 Each world plays the ground truth of some of its tasks in one thread. What is counted is the thread's
 CPU time, at its lowest over the rounds for each stretch of calls: other work on a machine only adds to
-it. A world whose extra isn't installed is named and left out.
+it. A world whose extra isn't installed is named and left out. --truth plays the ground truth of all
+tasks instead (AgentDojo's attacked pairs too, with the attacks that succeeded), and tau2's floors.
 """
 
 import argparse
@@ -25,19 +26,34 @@ clock = time.thread_time
 
 
 class World(NamedTuple):
-    """What is measured: an id, the environment's options, how many tasks, and the goals, if any."""
+    """What is measured: an id, the environment's options, how many tasks, and the goals, if any.
+
+    `label` is told beside the id. `truth` are the splits whose ground truths --truth plays.
+    """
 
     id: str
     options: dict[str, Any] = {}
     tasks: int = 70
     calls: float | None = None
     fork: float | None = None
+    split: str = "test"
+    label: str = ""
+    truth: tuple[str, ...] = ()
 
 
+BFCL, DOJO, TAU2 = "turnbench/BFCL-v0", "turnbench/AgentDojo-v0", "turnbench/Tau2-v0"
+SUITES, DOMAINS = ("workspace", "travel", "banking", "slack"), ("telecom", "retail", "airline")
 WORLDS = (
-    World("turnbench/ToolWorld-v0", calls=20_000, fork=50),
-    World("turnbench/ClosedSearch-v0", fork=50),
-    World("turnbench/Blame-v0"),
+    World("turnbench/ToolWorld-v0", calls=20_000, fork=50, truth=("test",)),
+    World("turnbench/ClosedSearch-v0", fork=50, truth=("test",)),
+    World("turnbench/Blame-v0", truth=("test",)),
+    *(World(BFCL, {}, 20, split=s, label=s, truth=(s,)) for s in ("base", "long_context")),
+    *(World(BFCL, {}, 0, label=s, truth=(s,)) for s in ("miss_func", "miss_param")),
+    *(
+        World(DOJO, {"suites": [s]}, 5, split="benign", label=s, truth=("benign", "attacked"))
+        for s in SUITES
+    ),
+    *(World(TAU2, {"domain": d}, 20, fork=1000, label=d, truth=("base",)) for d in DOMAINS),
 )
 
 
@@ -46,10 +62,10 @@ def timed(env: Any, action: str) -> bool:
     return not isinstance(env, ToolEnv) or bool(parse(action).calls)
 
 
-def episodes(env: Any, count: int) -> list[tuple[str, list[str]]]:
-    """(task, ground truth) of the first test tasks."""
+def episodes(env: Any, tasks: list[str]) -> list[tuple[str, list[str]]]:
+    """(task, ground truth) of tasks."""
     found = []
-    for task in env.tasks("test")[:count]:
+    for task in tasks:
         env.reset(seed=1, options={"task": task})
         found.append((task, env.solution()))
     return found
@@ -102,12 +118,12 @@ def fork_microseconds(env: Any, rows: list[tuple[str, list[str]]]) -> float:
     return (clock() - started) / 200 * 1e6
 
 
-def figures(world: World) -> list[tuple[str, float, str, float | None, bool]]:
+def figures(world: World) -> "list[Row]":
     """(what, value, unit, goal, whether more is better) of one world."""
     env = make(world.id, **world.options)
-    tasks = list(env.tasks("test"))[: world.tasks]
+    tasks = list(env.tasks(world.split))[: world.tasks]
     first = reset_microseconds(env, tasks)
-    rows = episodes(env, world.tasks)
+    rows = episodes(env, tasks)
 
     def lowest(measure: Callable[[], float]) -> float:
         return min(measure() for _ in range(ROUNDS))
@@ -133,23 +149,56 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--world", help="id of the only world to measure")
+    parser.add_argument("--truth", action="store_true", help="play all ground truths instead")
     options = parser.parse_args()
     known = [world.id for world in WORLDS]
     if options.world not in (None, *known):
         sys.exit(str(UnknownName("world", options.world, known)))
     for world in WORLDS:
         if options.world in (None, world.id):
-            report(world, options.json)
+            report(world, options.json, truths if options.truth else figures)
 
 
-def report(world: World, as_json: bool) -> None:
+Row = tuple[str, float, str, float | None, bool]
+
+
+def truths(world: World) -> list[Row]:
+    """How many tasks their ground truth solves, how many attacks succeed by it, what nothing scores."""
+    env, found = make(world.id, **world.options), list[Row]()
+    assert isinstance(env, ToolEnv)
+    for split in world.truth:
+        tasks = env.tasks(split)
+        ends = [last_step(env, task, None) for task in tasks]
+        of = f"of {len(tasks)} {split}"
+        found.append(("ground truth solves", sum(paid for paid, _ in ends), of, None, True))
+        if split == "attacked":
+            found.append(("attacks that succeed", sum(bool(hit) for _, hit in ends), of, None, True))
+            continue
+        idle = sum(last_step(env, task, ["Sorry."])[0] for task in tasks)
+        found.append(("one plain answer scores", idle, of, None, True))
+    env.close()
+    return found
+
+
+def last_step(env: ToolEnv, task: str, actions: list[str] | None) -> tuple[float, bool | None]:
+    """(reward, whether the attack succeeded) after `actions`, or the ground truth."""
+    env.reset(seed=1, options={"task": task})
+    for action in env.solution() if actions is None else actions:
+        _, reward, _, _, info = env.step(action)
+    return reward, info.get("checks", {}).get("attack_success")
+
+
+def report(world: World, as_json: bool, measure: Callable[[World], list[Row]]) -> None:
+    if measure is figures and not world.tasks:
+        return
     try:
-        rows = figures(world)
+        rows = measure(world)
     except ConfigError as why:
         print(f"{world.id} is left out: {why}", file=sys.stderr)
         return
     for what, value, unit, goal, at_least in rows:
-        name = f"{world.id.removeprefix('turnbench/').removesuffix('-v0').lower()} {what}"
+        short = world.id.removeprefix("turnbench/").removesuffix("-v0").lower()
+        name = " ".join(filter(None, (short, world.label, what)))
         if as_json:
             print(
                 json.dumps({"name": name, "value": round(value, 2), "unit": unit, "goal": goal}),
@@ -161,7 +210,7 @@ def report(world: World, as_json: bool) -> None:
         )
         sign = "at least" if at_least else "at most"
         wanted = f" (goal: {sign} {goal:g}; {met})" if goal is not None else ""
-        print(f"{name:32} {value:10.1f} {unit:14}{wanted}", flush=True)
+        print(f"{name:40} {value:10.1f} {unit:14}{wanted}", flush=True)
 
 
 if __name__ == "__main__":

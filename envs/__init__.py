@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from turnbench.envs.core import TextEnv
 
 ENVS: dict[str, str] = {
+    "turnbench/AgentDojo-v0": "turnbench.envs.agentdojo:AgentDojo",
+    "turnbench/BFCL-v0": "turnbench.envs.bfcl:BFCL",
     "turnbench/Blame-v0": "turnbench.envs.blame:Blame",
     "turnbench/ClosedSearch-v0": "turnbench.envs.closedsearch:ClosedSearch",
     "turnbench/ScienceWorld-v0": "turnbench.envs.sciworld:ScienceWorld",
+    "turnbench/Tau2-v0": "turnbench.envs.tau2:Tau2",
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft:TextCraft",
     "turnbench/TextCraftMadeUp-v0": "turnbench.envs.textcraft_made_up:MadeUpTextCraft",
     "turnbench/ToolWorld-v0": "turnbench.envs.toolworld:ToolWorld",

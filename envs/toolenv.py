@@ -13,6 +13,8 @@ from turnbench.envs.core import Info, Step, TextEnv
 from turnbench.envs.toolcall import Call, Said, parse, results_text
 from turnbench.envs.toolset import ToolSet
 
+MAX_OBSERVATION = 900_000
+
 
 class Score(NamedTuple):
     """How an episode is judged: what it pays, whether it is solved, and the single checks by name."""
@@ -31,7 +33,7 @@ class ToolEnv(TextEnv):
     show them no second time.
     """
 
-    benchmark: ClassVar[str] = ""
+    benchmark: str = ""
     """Name and version of what is measured, kept in the last step's info."""
     checks_arguments: ClassVar[bool] = True
     """Whether a call's arguments must fit the schema; else the world itself refuses them."""
@@ -116,7 +118,7 @@ class ToolEnv(TextEnv):
         results = [self._answer(call) for call in said.calls]
         info["n_calls"] = len(results)
         info["tool_errors"] = sum([result.startswith("Error") for result in results])
-        return Step(results_text(said.calls, results))
+        return Step(_cut(results_text(said.calls, results)))
 
     def _answer(self, call: Call) -> str:
         if self.done:
@@ -130,3 +132,8 @@ class ToolEnv(TextEnv):
         info.update(step.info or {})
         self.turn_index += 1
         return step
+
+
+def _cut(text: str) -> str:
+    """`text`, or its beginning where many long results don't fit into an observation."""
+    return text if len(text) <= MAX_OBSERVATION else f"{text[:MAX_OBSERVATION]}... (cut)"

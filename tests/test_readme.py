@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from turnbench.agents.rollout import play
+from turnbench.envs.wheels import LINE
 from turnbench.leaderboards.suite import Suite
 from turnbench.leaderboards.yamlfile import parse_yaml
 
@@ -32,6 +33,11 @@ def test_the_example_world_is_the_tested_one_and_has_eleven_lines() -> None:
 def test_the_example_suite_is_a_suite() -> None:
     suite = Suite.model_validate(parse_yaml(blocks("yaml")[0], "README").data)
     assert {"react", "best-of-8", "my-agent"} == set(suite.agents)
+
+
+def test_the_wheels_are_installed_by_the_line_that_errors_name() -> None:
+    assert f"\n{LINE}\n" in blocks("sh")[1]
+    assert LINE in (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
 
 
 def test_nothing_is_left_to_fill_in() -> None:

@@ -298,7 +298,9 @@ def test_an_agent_that_cannot_be_made_is_named_with_its_line(turn: Command, tmp_
 
 
 def test_training_errors_name_the_line(turn: Command, tmp_path: Path) -> None:
-    text = "algorithm: sft\nsteps: 0\ndata:\n  - {env: turnbench/Toy-v0}\n  - {file: a.jsonl, sahre: 2}\n"
+    text = (
+        "algorithm: sft\nsteps: 0\ndata:\n  - {env: turnbench/Toy-v0}\n  - {file: a.jsonl, sahre: 2}\n"
+    )
     (tmp_path / "bad.yaml").write_text(text, encoding="utf-8")
     code, _, err = turn("train", "bad.yaml")
     assert code == 2

@@ -1,6 +1,6 @@
 """ToolEnv: a text world of tools, the base of every tool-use world here.
 
-An author writes `tasks`, `_reset`, `_visible`, `_call`, `_say`, `_score` and `ground_truth`. Each step
+An author writes `tasks`, `_reset`, `_visible`, `_call`, `_say`, `_score` and `solution`. Each step
 is one action: tool calls, which are made in order, or plain text. `info` then holds `turn_index` (the
 user's turn it belongs to, from 0), `turn_end`, `n_calls`, `tool_errors`; `tools` at the reset and
 whenever the list changes; and at the end `success`, `checks` and `benchmark`.

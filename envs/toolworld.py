@@ -53,7 +53,7 @@ class ToolWorld(ToolEnv):
     solved; else only success pays.
     """
 
-    benchmark: ClassVar[str] = "toolworld 1"
+    benchmark: str = "toolworld 1"
     splits: ClassVar[tuple[str, ...]] = ("train", "dev", "test")
     default_turns: ClassVar[int] = 40
     instructions = INSTRUCTIONS

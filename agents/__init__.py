@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 AGENTS: dict[str, str] = {
     "amc": "turnbench.agents.amc:AMC",
+    "baseline": "turnbench.agents.baseline:Baseline",
     "best_of_n": "turnbench.agents.best_of_n:BestOfN",
     "fleet": "turnbench.agents.fleet:Fleet",
     "react": "turnbench.agents.react:ReAct",

@@ -24,8 +24,9 @@ class Muon(torch.optim.Optimizer):
         self, params: Iterable[torch.Tensor], lr: float, weight_decay: float, momentum: float = 0.95
     ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
-        if odd := [tuple(p.shape) for group in self.param_groups for p in group["params"] if p.ndim != 2]:
-            raise ValueError(f"Muon takes matrices, not tensors of shape {odd[0]}")
+        odd = [p for group in self.param_groups for p in group["params"] if p.ndim != 2]
+        if odd:
+            raise ValueError(f"Muon takes matrices, not tensors of shape {tuple(odd[0].shape)}")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -57,10 +58,11 @@ class Muon(torch.optim.Optimizer):
 
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
     """[n, rows, columns] with all singular values moved to about 1, by Newton-Schulz iterations."""
-    wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
-    x = wide / wide.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    if matrices.shape[1] > matrices.shape[2]:
+        return orthogonal(matrices.mT).mT
+    x: torch.Tensor = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp(min=1e-7)
     a, b, c = COEFFICIENTS
     for _ in range(ITERATIONS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x if wide is matrices else x.mT
+    return x

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from turnbench.algorithms import checkpoint
-from turnbench.envs.errors import ConfigError
+from turnbench.envs.errors import ConfigError, ConfigFaults
 
 C = TypeVar("C", bound=BaseModel)
 
@@ -18,8 +18,14 @@ def checked(kind: type[C], config: Mapping[str, Any]) -> C:
     try:
         return kind.model_validate(dict(config))
     except ValidationError as error:
-        lines = [_explain(kind, e["loc"], e["msg"], e["type"]) for e in error.errors()]
-        raise ConfigError("; ".join(lines)) from error
+        faults = [_fault(kind, e["loc"], e["msg"], e["type"]) for e in error.errors()]
+        raise ConfigFaults(faults) from error
+
+
+def _fault(kind: type[BaseModel], where: tuple[int | str, ...], message: str, what: str) -> ConfigError:
+    found = ConfigError(_explain(kind, where, message, what))
+    found.at = where
+    return found
 
 
 def _explain(kind: type[BaseModel], where: tuple[int | str, ...], message: str, what: str) -> str:

@@ -6,8 +6,8 @@ compares names in one step. Numbers up to 99 are single tokens too.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np

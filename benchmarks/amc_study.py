@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from turnbench.leaderboards.entry import SELECTORS
+from turnbench.leaderboards.cells import SELECTORS
 from turnbench.leaderboards.log import Episode, Key, read_episodes
 from turnbench.leaderboards.statistics import cluster_bootstrap, mean
 

@@ -1,5 +1,6 @@
 """Figures of a benchmark, printed as a table or, with --json, as one JSON object a line."""
 
+import argparse
 import json
 import sys
 from collections.abc import Iterable
@@ -29,9 +30,17 @@ class Figure(NamedTuple):
 
 
 def show(title: str, figures: Iterable[Figure]) -> None:
-    """Print the figures; the exit code is 1 if one misses its goal."""
+    """The whole command line of a benchmark: measure and print; exits with 1 if a goal is missed.
+
+    `figures` should be lazy, as the arguments are read first.
+    """
+    parser = argparse.ArgumentParser(
+        description=sys.modules["__main__"].__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a figure")
+    as_json = parser.parse_args().json
     figures = list(figures)
-    if "--json" in sys.argv:
+    if as_json:
         for figure in figures:
             print(json.dumps({**figure._asdict(), "met": figure.met}))
     else:

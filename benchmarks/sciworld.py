@@ -1,24 +1,22 @@
 """ScienceWorld: start, reset, steps, forks by depth, memory, many episodes, and simple policies' scores.
 
-    python benchmarks/sciworld.py [--json] [--gold FILE] [--soak EPISODES] [--policies TASKS]
+    python benchmarks/sciworld.py [--json] [--gold FILE] [--soak EPISODES] [--only]
 
 Figures are printed as they come; with --json as one object a line {name, value, unit, goal}. --gold is
 a file of recorded gold paths, all of which must replay exactly; without it, and by default, the
 simulator's own solutions are played. --soak plays so many short episodes and watches memory, threads
-and processes. --policies compares oracle, random and first-action policies on so many test tasks.
+and processes; --only leaves out all that isn't asked for. What simple policies score is told by
+benchmarks/policies.py.
 """
 
 import argparse
 import gzip
 import json
 import os
-import statistics
 import sys
 import threading
 import time
 from pathlib import Path
-
-import numpy as np
 
 from turnbench import envs
 from turnbench.envs.sciworld_pool import POOL
@@ -132,6 +130,7 @@ def worlds(env):
 
 
 def soak(env, episodes):
+    reset(env, "boil/0")  # the Java process lasts as long as this
     for episode in range(episodes):
         task = f"find-non-living-thing/{episode % 300}"
         other = make()
@@ -139,7 +138,7 @@ def soak(env, episodes):
         other.step("look around")
         other.step(f"examine {episode}")
         other.close()
-        if episode % (episodes // 5) == episodes // 5 - 1:
+        if episode % (episodes // 20) == episodes // 20 - 1:
             show(f"after {episode + 1} episodes: memory of Python", memory("self"), "MB", "flat")
             show(f"after {episode + 1} episodes: memory of Java", java_memory(), "MB", "flat")
             show(f"after {episode + 1} episodes: threads", threading.active_count(), "", "1")
@@ -169,71 +168,23 @@ def gold(path):
     env.close()
 
 
-# --- simple policies, at the default of 30 turns ------------------------------------------------------
-
-
-def oracle(env, task, rng):
-    actions = iter(env.gold_path(task))
-    return lambda seen: next(actions, "look around")
-
-
-def random_action(env, task, rng):
-    """A random template, filled with names of things that were last seen."""
-    probe = env.spawn()
-    reset(probe, task)
-    forms = probe.step("help")[0].split("\n\t")[1:]
-    probe.close()
-
-    def act(seen):
-        names = [word.strip(".,():") for word in seen.split() if word.isalpha()] or ["air"]
-        words = str(rng.choice(forms)).split()
-        return " ".join(str(rng.choice(names)) if word in ("OBJ", "LOC") else word for word in words)
-
-    return act
-
-
-def first_action(env, task, rng):
-    return lambda seen: "look around"
-
-
-def policies(count):
-    for policy in (oracle, random_action, first_action):
-        for turns in (30, 100):
-            env, rng = envs.make(ID, max_turns=turns), np.random.default_rng(0)
-            rows = []
-            tasks = env.tasks("test")
-            for task in tasks[:: max(1, len(tasks) // count)]:
-                act = policy(env, task, rng)
-                seen, info = reset(env, task)
-                while not env.over:
-                    seen, *_, info = env.step(act(seen))
-                rows.append(info)
-            name = f"{policy.__name__}, {turns} turns, {len(rows)} test tasks"
-            show(f"{name}: mean score", statistics.fmean(r["score"] for r in rows), "of 100")
-            show(f"{name}: clipped", statistics.fmean(r["clipped_score"] for r in rows), "of 100")
-            show(f"{name}: success", 100 * statistics.fmean(r["success"] for r in rows), "%")
-            env.close()
-
-
 def main():
     global as_json
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--gold", type=Path)
     parser.add_argument("--soak", type=int, default=0)
-    parser.add_argument("--policies", type=int, default=0)
+    parser.add_argument("--only", action="store_true")
     options = parser.parse_args()
     as_json = options.json
     env = make()
-    for part in (start_and_reset, steps, forks, worlds):
+    for part in () if options.only else (start_and_reset, steps, forks, worlds):
         part(env)
     if options.soak:
         soak(env, options.soak)
     env.close()
     if options.gold:
         gold(options.gold)
-    if options.policies:
-        policies(options.policies)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium.envs.registration import register, registry
 
-from turnbench.envs.errors import UnknownName
+from turnbench.envs.errors import ConfigError, UnknownName
 
 if TYPE_CHECKING:
     from turnbench.envs.core import TextEnv
@@ -109,10 +109,12 @@ def _is_text_env(entry: Any) -> bool:
 def _import(module: str, env_id: str) -> None:
     try:
         importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
-            raise
-        raise UnknownName("environment", env_id, list_envs()) from error
+    except Exception as error:
+        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module}.".startswith(f"{missing}."):
+            raise UnknownName("environment", env_id, list_envs()) from error
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigError(f"environment {env_id!r} can't be loaded: {module} raises {told}") from error
 
 
 @cache

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, NamedTuple, Self, SupportsFloat
 
 import gymnasium
 import numpy as np
+from gymnasium.utils import seeding
 
-from turnbench.envs.errors import BadStep, EpisodeOver, ForkError, UnknownName
+from turnbench.envs.errors import BadStep, ConfigError, EpisodeOver, ForkError, UnknownName
 
 Info = dict[str, Any]
 MAX_SEED = 2**31
@@ -92,6 +93,7 @@ class TextEnv(gymnasium.Env[str, str]):
     """How AgentGym reads a Thought/Action reply in this world (agents/react.py has the rules)."""
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    _generator: np.random.Generator | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Keep the arguments, from which `spawn` makes an environment like this one."""
@@ -130,9 +132,24 @@ class TextEnv(gymnasium.Env[str, str]):
 
     # --- what everybody calls ----------------------------------------------------------------
 
+    @property
+    def _np_random(self) -> np.random.Generator | None:
+        """Gymnasium's own generator, made when it is asked for: making it costs more than a reset."""
+        if self._generator is None and self._np_random_seed is not None:
+            self._generator, _ = seeding.np_random(self._np_random_seed)
+        return self._generator
+
+    @_np_random.setter
+    def _np_random(self, generator: np.random.Generator | None) -> None:
+        self._generator = generator
+
     def data_digest(self) -> str:
         """Digest of the data behind this world, "" where it has none besides its code."""
         return ""
+
+    def solution(self) -> Sequence[str]:
+        """Actions that solve this episode's task from its start; empty where the world knows none."""
+        return ()
 
     @property
     def rng(self) -> np.random.Generator:
@@ -145,13 +162,18 @@ class TextEnv(gymnasium.Env[str, str]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, Info]:
         """Start an episode: of `options["task"]`, else of a random task of the first split."""
-        super().reset(seed=seed)
+        if type(seed) is int and seed >= 0:
+            self._np_random, self._np_random_seed = None, seed
+        else:
+            super().reset(seed=seed)
         unknown = set(options or {}) - {"task"}
         if unknown:
             raise UnknownName("reset option", sorted(unknown)[0], ["task"])
         task = (options or {}).get("task")
         if task is None:
             known = self.tasks(self.splits[0])
+            if not known:
+                raise ConfigError(f"no task can be drawn: the split {self.splits[0]!r} is empty")
             task = known[int(self.np_random.integers(len(known)))]
         self.seed = int(self.np_random.integers(MAX_SEED)) if seed is None else seed
         self.task, self.history, self.over, self._rng = str(task), [], False, None

@@ -41,6 +41,14 @@ class ConfigError(TurnbenchError, ValueError):
     at: tuple[str | int, ...] = ()
 
 
+class ConfigFaults(ConfigError):
+    """Several things are wrong in one config; each of `faults` knows where."""
+
+    def __init__(self, faults: Iterable[ConfigError]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(map(str, self.faults)))
+
+
 class EnvError(TurnbenchError):
     """An environment was used wrongly or broke its contract."""
 

@@ -2,7 +2,7 @@
 
 The simulator is the published one (the package scienceworld 1.2.3), played as AgentGym plays it:
 without simplifications, the task and one look around as the first observation, the simulator's own
-text as every other. It needs `pip install 'turnbench[sciworld]'`.
+text as every other. It needs the extra `sciworld`.
 
 It is made deterministic: the same task and actions give the same bytes in any process. See
 docs/sciworld.md for how, for the two readings of AgentGym's task numbers, and for what forks cost.
@@ -10,12 +10,15 @@ docs/sciworld.md for how, for the two readings of AgentGym's task numbers, and f
 
 import hashlib
 import importlib
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from turnbench.envs import sciworld_tasks as tasks_
-from turnbench.envs.core import Step, TextEnv
+from turnbench.envs.core import Step, TextEnv, mix
 from turnbench.envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,6 +50,15 @@ wait1: let one step pass
 task: repeat your task
 inventory: list what you carry
 Where a command could mean several things you are shown numbered choices: answer with the number."""
+
+
+FORMS = (
+    *("look around", "inventory", "task", "wait", "wait1", "open OBJ", "close OBJ", "activate OBJ"),
+    *("deactivate OBJ", "connect OBJ to OBJ", "disconnect OBJ", "use OBJ", "use OBJ on OBJ"),
+    *("look at OBJ", "look in OBJ", "read OBJ", "move OBJ to OBJ", "pick up OBJ", "put down OBJ"),
+    *("pour OBJ into OBJ", "dunk OBJ into OBJ", "mix OBJ", "go to OBJ", "eat OBJ", "flush OBJ"),
+    "focus on OBJ",
+)
 
 
 @cache
@@ -103,13 +115,23 @@ class ScienceWorld(TextEnv):
         self._node: Node | None = None
 
     def tasks(self, split: str) -> Sequence[str]:
-        """Ids of the split's tasks that belong to the wanted types."""
+        """Ids of the split's tasks that belong to the wanted types and that can start."""
         known = tasks_.only_types(tasks_.split_tasks(split, self.index), self.types)
-        return [task + self._suffix for task in known]
+        return [task + self._suffix for task in known if tasks_.can_start(task, self.simplifications)]
 
     def data_digest(self) -> str:
         """Digest of the simulator."""
         return _data_digest()
+
+    def example_actions(self) -> Sequence[str]:
+        """Each form of command once, with words of the present observation for its objects."""
+        rng = np.random.default_rng(mix(self.seed, self.task, self.observation, str(len(self.history))))
+        words = [w for w in re.findall(r"[a-z]+", self.observation) if len(w) > 2] or ["air"]
+        return [re.sub("OBJ", lambda _: words[int(rng.integers(len(words)))], f) for f in FORMS]
+
+    def solution(self) -> Sequence[str]:
+        """The simulator's own solution."""
+        return self.gold_path(self.task)
 
     def gold_path(self, task: str) -> list[str]:
         """The simulator's own solution of a task (24 of all 7,207 fail)."""

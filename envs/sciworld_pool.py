@@ -7,11 +7,13 @@ where they stand, because forks go on from there. A Java process that dies or ha
 the worlds that were in it are made again when they are next needed, in the same way.
 """
 
+import _thread
 import atexit
 import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from turnbench.envs.sciworld_jvm import Jvm, JvmGone, JvmLost, Lane, Node, World
@@ -52,8 +54,12 @@ class Pool:
 
     def leave(self, world: World | None) -> None:
         """One lease less."""
+        self.abandoned.append(world)
+        self.settle()
+
+    def settle(self) -> None:
+        """Take back what was abandoned; with the last lease the processes end."""
         with self._lock:
-            self.abandoned.append(world)
             self._collect()
             if self._leases <= 0:
                 self.close()
@@ -153,8 +159,11 @@ class Lease:
         POOL.join()
 
     def __del__(self) -> None:
-        if self._open:  # a collector may run anywhere, so no lock may be taken here
+        if self._open:  # a collector may run anywhere, so no lock may be taken here, nor by `threading`
             self._abandoned.append(self.world)
+            if self._abandoned is POOL.abandoned:  # else it is from before this process was forked
+                with suppress(RuntimeError):  # Python is ending, and the pool with it
+                    _thread.start_new_thread(POOL.settle, ())
 
     def close(self) -> None:
         """Give everything back."""

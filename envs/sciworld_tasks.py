@@ -1,7 +1,7 @@
 """ScienceWorld's tasks: the 30 types, their splits, AgentGym's ids, and how a task id is read.
 
-A task id is "type/variation", such as "boil/12" or "1-1/12", and names what else changes the world
-after an "@": "boil/12@easy", "boil/12@openDoors+teleportAction,moves=200".
+A task id is "type/variation", such as "boil/12", and names what else changes the world after an "@":
+"boil/12@easy", "boil/12@openDoors+teleportAction,moves=200".
 """
 
 from collections.abc import Collection, Iterable
@@ -166,12 +166,23 @@ def _spread(text: str) -> Iterable[int]:
 
 
 def only_types(tasks: Iterable[str], types: Collection[str]) -> list[str]:
-    """The tasks that belong to the types given by number or name (to any type where none is given)."""
+    """The tasks that belong to the types given by number or name (to any type where none is given).
+
+    Raises UnknownName, and ConfigError for what is no list.
+    """
+    if isinstance(types, str):
+        raise ConfigError(f"types is {types!r}; a list of types is wanted, such as [{types!r}]")
     for name in types:
         if name not in BY_NAME:
             raise UnknownName("ScienceWorld task type", name, BY_NAME)
     names = {BY_NAME[name].name for name in types}
     return [task for task in tasks if not names or task.partition("/")[0] in names]
+
+
+def can_start(task: str, simplifications: str) -> bool:
+    """Whether the simulator has the task: electrical ones need electrical actions."""
+    electrical = BY_NAME[task.partition("/")[0]].id.startswith("3-")
+    return not (electrical and "noElectricalAction" in simplifications)
 
 
 def variant(simplifications: str, step_limit: int) -> str:
@@ -196,17 +207,29 @@ def simplified(text: str) -> str:
 
 def read_task(task: str, simplifications: str, suffix: str) -> Spec:
     """The world that a task id stands for. Raises UnknownName, ConfigError."""
-    name, _, number = task.removesuffix(suffix).partition("/") if suffix else task.partition("/")
+    plain, at, variant = task.partition("@")
+    name, _, number = plain.partition("/")
     kind = BY_NAME.get(name)
-    fits = task.endswith(suffix) and "@" not in task.removesuffix(suffix) if suffix else True
-    if kind is None or not fits or not _is_below(number, kind.variations):
-        near = kind.name if kind else name
-        examples = [f"{kind.name}/{k}{suffix}" for kind in TYPES for k in (0, kind.variations - 1)]
-        raise UnknownName("ScienceWorld task", task, [e for e in examples if near in e] or examples)
-    if "noElectricalAction" in simplifications and kind.id.startswith("3-"):
+    if kind is None or name != kind.name or not _is_below(number, kind.variations):
+        raise UnknownName("ScienceWorld task", task, _examples(name, suffix))
+    if at + variant != suffix:
+        raise ConfigError(
+            f"task {task!r} is of another environment than this, where it is {plain + suffix!r}: what "
+            "follows the @ comes from the arguments simplifications and step_limit"
+        )
+    if not can_start(plain, simplifications):
         raise ConfigError(f"task {task!r} can't be done with the simplification noElectricalAction")
     return Spec(kind.name, int(number), simplifications)
 
 
+def _examples(name: str, suffix: str) -> list[str]:
+    """Task ids to suggest: the first and the last of the type that was meant, else of all types."""
+    meant = BY_NAME.get(name)
+    kinds = TYPES if meant is None else (meant,)
+    return [f"{kind.name}/{k}{suffix}" for kind in kinds for k in (0, kind.variations - 1)]
+
+
 def _is_below(number: str, bound: int) -> bool:
-    return number.isascii() and number.isdecimal() and len(number) < 6 and int(number) < bound
+    """Whether it is a number below `bound`, spelt as one spells it."""
+    plain = len(number) < 6 and number.isascii() and number.isdecimal()
+    return plain and str(int(number)) == number and int(number) < bound

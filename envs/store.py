@@ -10,13 +10,15 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, overload
 
 import numpy as np
+
+from turnbench.envs.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -33,13 +35,12 @@ def build_once(name: str, build: Callable[[Path], None]) -> Path:
     """The folder `name` in the cache. Where it is missing, `build` fills it first.
 
     It appears whole or not at all, and of several processes that ask at once one builds while the
-    others wait.
+    others wait. Raises ConfigError where the cache can't be written.
     """
     target = cache_folder() / name
     if target.is_dir():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.with_name(f"{name}.lock")):
+    with _writable(target.parent), _locked(target.with_name(f"{name}.lock")):
         if not target.is_dir():
             for left in target.parent.glob(f"{name}.*/"):  # by builders that were killed
                 shutil.rmtree(left, ignore_errors=True)
@@ -51,6 +52,18 @@ def build_once(name: str, build: Callable[[Path], None]) -> Path:
                 shutil.rmtree(fresh, ignore_errors=True)
                 raise
     return target
+
+
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    """Write into a folder of the cache, which is made if need be. Raises ConfigError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"the cache folder {folder} can't be used: {error}; TURNBENCH_CACHE may name another"
+        ) from error
 
 
 @contextmanager
@@ -75,11 +88,11 @@ def file_digest(path: Path) -> str:
         return noted.read_text(encoding="utf-8")
     with path.open("rb") as file:
         digest = _sha256(file)
-    if stat.st_size > 2**24:  # worth remembering
-        noted.parent.mkdir(parents=True, exist_ok=True)
-        part = noted.with_suffix(f".{os.getpid()}")
-        part.write_text(digest, encoding="utf-8")
-        part.replace(noted)
+    if stat.st_size > 2**24:  # worth remembering, where that can be done
+        with suppress(ConfigError), _writable(noted.parent):
+            part = noted.with_suffix(f".{os.getpid()}")
+            part.write_text(digest, encoding="utf-8")
+            part.replace(noted)
     return digest
 
 

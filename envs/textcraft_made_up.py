@@ -13,15 +13,8 @@ import numpy as np
 
 from turnbench.envs.core import mix
 from turnbench.envs.errors import UnknownName
-from turnbench.envs.textcraft import (
-    Ingredient,
-    Recipe,
-    RecipeBook,
-    TextCraft,
-    plain,
-    recipe_book,
-    split_tasks,
-)
+from turnbench.envs.textcraft import TextCraft, split_tasks
+from turnbench.envs.textcraft_recipes import Ingredient, Recipe, RecipeBook, plain, recipe_book
 
 MADE = (1, 1, 1, 1, 2, 3, 4, 4, 6, 8)  # counts that a command makes, as frequent as in the game
 NEEDED = (1, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9)  # counts of an ingredient that is found

@@ -13,7 +13,8 @@ import numpy as np
 from turnbench.envs.core import TextEnv
 from turnbench.envs.errors import ConfigError, EnvError
 from turnbench.envs.record import Outcome, Task, Trajectory, Turn
-from turnbench.envs.textcraft import Ingredient, Recipe, RecipeBook, TextCraft, plain, recipe_book
+from turnbench.envs.textcraft import TextCraft
+from turnbench.envs.textcraft_recipes import Ingredient, Recipe, RecipeBook, plain, recipe_book
 
 MAX_STEPS = 300  # the longest plan has far fewer; a search that passes this has gone astray
 

@@ -88,9 +88,26 @@ class WebShop(TextEnv):
         return {"has_search_bar": self.page.place == "search", "clickables": clickables(self.page)}
 
     def example_actions(self) -> Sequence[str]:
-        """A search for the instruction's words, and a click on everything that can be clicked."""
-        clicks = [f"click[{name}]" for name in clickables(self.page)]
-        return [f"search[{self.instruction}]", *clicks]
+        """A search for the instruction's words, and a click on everything that can be clicked.
+
+        What a hurried shopper does comes first: search, take the first product, buy it.
+        """
+        search, clicks = f"search[{self.instruction}]", [f"click[{n}]" for n in clickables(self.page)]
+        if self.page.place == "search":
+            return [search, *clicks]
+        shown = (
+            [product.asin.lower() for product in self.page.shown] if self.page.product is None else []
+        )
+        hurried = {f"click[{name}]" for name in (*shown, "buy now")}
+        return [*sorted(clicks, key=lambda click: click not in hurried), search]
+
+    def solution(self) -> Sequence[str]:
+        """Find the product by its title, choose what the goal names, buy."""
+        if self.goal is None:
+            return ()
+        wanted = [value if isinstance(value, str) else value[1] for value in self.goal.options]
+        clicks = [self.goal.product.asin.lower(), *wanted, "buy now"]
+        return [f"search[{self.goal.product.title}]", *(f"click[{name}]" for name in clicks)]
 
     def fork(self) -> Self:
         """A copy, in constant time."""

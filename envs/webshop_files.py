@@ -46,7 +46,10 @@ def official_paths(folder: Path, size: str, goals: str, verify: bool) -> list[Pa
         needed.append(human)
     for path in needed:
         if not path.is_file():
-            raise ConfigError(f"{path} is missing; docs/webshop.md says where WebShop's files come from")
+            raise ConfigError(
+                f"{path.absolute()} is missing: name the folder of WebShop's files by the option `data` or "
+                "by TURNBENCH_WEBSHOP_DATA; docs/webshop.md says where they come from"
+            )
         known = SHA256.get(path.name)
         if verify and known is not None and file_digest(path) != known:
             raise ConfigError(
@@ -67,20 +70,24 @@ def official_entries(paths: list[Path]) -> Iterator[Entry]:
     infos = _mapping(attributes)
     asked = _mapping(human[0]) if human else {}
     seen: set[str] = set()
-    for item in stream_array(items):
+    for row, item in enumerate(stream_array(items)):
         if not isinstance(item, dict) or not isinstance(item.get("asin"), str):
-            raise ConfigError(f"{items}: {str(item)[:80]!r} is no product with an asin")
+            raise ConfigError(f"{items}, item {row}: {str(item)[:80]!r} is no product with an asin")
         asin = item["asin"]
         if is_listed(item) and asin not in seen:
             seen.add(asin)
-            yield make_entry(item, infos.get(asin), asked.get(asin, []))
+            try:
+                yield make_entry(item, infos.get(asin), asked.get(asin, []))
+            except ConfigError as error:
+                raise ConfigError(f"{items}, item {row}: {error}") from error
+    if not seen:
+        raise ConfigError(f"{items} holds no products")
 
 
 def make_entry(item: Mapping[str, Any], info: Mapping[str, Any] | None, human: list[Any]) -> Entry:
     """A product and its instructions from one record of each file. Raises ConfigError."""
-    info = info or {}
-    attributes = tuple(info["attributes"]) if "attributes" in info else None
-    product = product_from_item(item, attributes)
+    info = {} if info is None else info
+    product = product_from_item(item, _attributes(item["asin"], info))
     try:
         by_people = tuple(
             Draft(
@@ -96,6 +103,16 @@ def make_entry(item: Mapping[str, Any], info: Mapping[str, Any] | None, human: l
     except (KeyError, TypeError) as error:
         raise ConfigError(f"the instructions for {product.asin} lack {error}") from error
     return Entry(product, (by_people, made))
+
+
+def _attributes(asin: str, info: Any) -> tuple[str, ...] | None:
+    """The attributes that are known of a product, if any. Raises ConfigError."""
+    if not isinstance(info, dict):
+        raise ConfigError(f"what the attribute file has for {asin} is no JSON object")
+    found = info.get("attributes", [])
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise ConfigError(f"the attributes of {asin} are {found!r:.80}; a list of texts is wanted")
+    return tuple(found) if "attributes" in info else None
 
 
 def stream_array(path: Path) -> Iterator[Any]:

@@ -36,8 +36,8 @@ def open_catalogue(
     kind = goals or ("synthetic" if name == "1k" else "human")
     if kind not in KINDS:
         raise UnknownName("kind of WebShop goals", kind, KINDS)
-    if products < 1:
-        raise ConfigError(f"products is {products}; it must be at least 1")
+    if isinstance(products, bool) or not isinstance(products, int) or products < 1:
+        raise ConfigError(f"products is {products!r}; a whole number of at least 1 is wanted")
     folder = Path(data or os.environ.get(DATA) or ".").expanduser()
     key = (name, kind, products) if name == "synthetic" else (name, kind, folder.resolve(), verify)
     with _lock:

@@ -82,27 +82,45 @@ def is_listed(item: Mapping[str, Any]) -> bool:
 def product_from_item(item: Mapping[str, Any], attributes: tuple[str, ...] | None) -> Product:
     """A product from an official item and its attributes. Raises ConfigError naming what is wrong."""
     try:
-        bullets = item["small_description"]
         return Product(
-            asin=item["asin"],
-            title=item["name"],
-            category=item["category"],
-            query=item["query"].lower().strip(),
-            path=item["product_category"],
+            asin=_text(item, "asin"),
+            title=_text(item, "name"),
+            category=_text(item, "category"),
+            query=_text(item, "query").lower().strip(),
+            path=_text(item, "product_category"),
             prices=_prices(item.get("pricing")),
-            description=item["full_description"],
-            bullets=tuple(bullets) if isinstance(bullets, list) else (bullets,),
+            description=_text(item, "full_description"),
+            bullets=_bullets(item["small_description"]),
             options=_options(item["customization_options"]),
             attributes=NO_ATTRIBUTES if attributes is None else attributes,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"item {item.get('asin')!r} is not in the official form: {error!r}") from error
+    except KeyError as error:
+        why = f"it lacks {error}"
+    except (TypeError, ValueError, AttributeError) as error:
+        why = str(error)
+    raise ConfigError(f"product {item.get('asin')!r} is not in the official form: {why}")
+
+
+def _text(item: Mapping[str, Any], key: str) -> str:
+    if not isinstance(item[key], str):
+        raise ValueError(f"{key} is {item[key]!r:.80}, not text")
+    return str(item[key])
+
+
+def _bullets(raw: Any) -> tuple[str, ...]:
+    bullets = raw if isinstance(raw, list) else [raw]
+    if not bullets or not all(isinstance(bullet, str) for bullet in bullets):
+        raise ValueError(f"small_description is {raw!r:.80}; texts are wanted, at least one")
+    return tuple(bullets)
 
 
 def _prices(pricing: str | None) -> tuple[float, ...]:
     if not pricing:
         return (DEFAULT_PRICE,)
-    return tuple(float(_NOT_NUMBER.sub("", price)) for price in pricing.split("$")[1:3])
+    prices = tuple(float(_NOT_NUMBER.sub("", price)) for price in pricing.split("$")[1:3])
+    if not prices:
+        raise ValueError(f"pricing is {pricing!r:.80}; '$1.20' or '$1.20 - $3' is wanted")
+    return prices
 
 
 def _options(raw: Mapping[str, Any] | str) -> tuple[tuple[str, tuple[str, ...]], ...]:

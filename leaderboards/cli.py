@@ -98,8 +98,21 @@ def play(
     """
     from turnbench import envs
 
+    from turnbench.envs.errors import EnvError, TurnbenchError
+
     world = envs.make(env)
     options = {} if task is None else {"task": task}
+    try:
+        _play(world, seed, options)
+    except TurnbenchError:
+        raise
+    except Exception as error:
+        raise EnvError(f"{env} failed: {type(error).__name__}: {error}") from error
+    finally:
+        world.close()
+
+
+def _play(world: "TextEnv", seed: int, options: dict[str, str]) -> None:
     observation, info = world.reset(seed=seed, options=options)
     if world.instructions:
         print(world.instructions, end="\n\n")
@@ -119,7 +132,6 @@ def play(
         print(observation)
     turns = len(world.history)
     print(f"[return {total:g} after {turns} turn{'' if turns == 1 else 's'}]")
-    world.close()
 
 
 def _show_tools(world: "TextEnv", info: dict[str, Any]) -> None:
@@ -172,7 +184,7 @@ def run(
     idle: list[str] = []
     if report.done:
         idle = _show(folder, boards if report.complete and tasks is None else None)
-    if report.interrupted:
+    if report.interrupted and report.done < report.total:
         tell(f"{report.done} of {report.total} episodes are done; the same command goes on.")
         raise typer.Exit(130)
     if not report.complete:
@@ -218,7 +230,7 @@ def train(
     Example: turnbench train algorithms/configs/tiny.yaml --out runs/tiny
     """
     from turnbench.algorithms import trainer
-    from turnbench.envs.errors import ConfigError, UnknownName
+    from turnbench.envs.errors import ConfigError, ConfigFaults, UnknownName
     from turnbench.leaderboards.yamlfile import read_yaml
 
     document = read_yaml(config)
@@ -230,6 +242,9 @@ def train(
         trainer(name)(options, out or Path("runs") / config.stem)
     except UnknownName as error:
         raise document.error(("algorithm",), str(error)) from error
+    except ConfigFaults as error:
+        lines = (str(document.error(fault.at, str(fault))) for fault in error.faults)
+        raise ConfigError("\n".join(lines)) from error
     except ConfigError as error:
         raise ConfigError(f"{config}: {error}") from error
 
@@ -274,6 +289,7 @@ def _headline(suite: "Suite", folder: Path) -> str:
 
 def _show(folder: Path, boards: Path | None) -> list[str]:
     """Print a run's table and write its complete entries; returns the rows that aren't complete."""
+    from turnbench.envs.errors import BoardError
     from turnbench.leaderboards.board import write_entries
     from turnbench.leaderboards.entry import entries_of
     from turnbench.leaderboards.table import table
@@ -281,8 +297,12 @@ def _show(folder: Path, boards: Path | None) -> list[str]:
     entries = entries_of(folder)
     console().print(table(entries))
     if boards is not None:
-        for path in write_entries((e for e in entries if e["complete"]), boards):
-            print(f"wrote {path}")
+        try:
+            for path in write_entries((e for e in entries if e["complete"]), boards):
+                print(f"wrote {path}")
+        except BoardError as error:
+            again = f"turnbench board {folder} --write --boards {boards}"
+            raise BoardError(f"{error}\nThe run is safe; when that is mended: {again}") from error
     return [entry["system"]["name"] for entry in entries if not entry["complete"]]
 
 

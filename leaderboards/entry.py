@@ -161,6 +161,8 @@ def _result(spec: EnvSpec, cell: Cell, world: Entry, seeds: int) -> Entry:
     }
     if cell.checks:
         result["checks"] = {name: _summary(values) for name, values in sorted(cell.checks.items())}
+    if world["returns"] is not None and world["returns"][0] < 0:
+        result["clipped"] = _summary(_clipped(played))
     if cell.selectors:
         result["selectors"] = {name: _summary(values) for name, values in cell.selectors.items()}
         result["lost_paths"] = cell.lost_paths
@@ -172,6 +174,13 @@ def _summary(values: ByTask[float]) -> Entry | None:
         return None
     interval = cluster_bootstrap(values.lists())
     return {"mean": mean(values.lists()), "ci95": [interval.low, interval.high]}
+
+
+def _clipped(values: ByTask[float]) -> ByTask[float]:
+    clipped: ByTask[float] = ByTask()
+    for task, of_task in values.items():
+        clipped[task] = {seed: max(value, 0.0) for seed, value in of_task.items()}
+    return clipped
 
 
 def _mean_of(of_task: Mapping[int, float] | None) -> float | None:

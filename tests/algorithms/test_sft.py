@@ -26,7 +26,8 @@ from turnbench.algorithms.sft import (
 )
 from turnbench.algorithms.tokenizer import Encoded, encode, train_tokenizer
 from turnbench.envs.errors import ConfigError, TurnbenchError, UnknownName
-from turnbench.envs.textcraft import plain, recipe_book, split_tasks
+from turnbench.envs.textcraft import split_tasks
+from turnbench.envs.textcraft_recipes import plain, recipe_book
 
 ENV = "turnbench/TextCraft-v0"
 DEMO = {"env": ENV, "split": "train-policy", "mistakes": 0.1, "options": {"max_depth": 1}}

@@ -19,8 +19,9 @@ from turnbench.algorithms.demos import conversation
 from turnbench.algorithms.sft import read_config
 from turnbench.algorithms.tokenizer import encode
 from turnbench.envs.record import Task
-from turnbench.envs.textcraft import INSTRUCTIONS, TextCraft, opening, plain, recipe_book, split_tasks
+from turnbench.envs.textcraft import INSTRUCTIONS, TextCraft, opening, split_tasks
 from turnbench.envs.textcraft_plan import demonstrate, plan
+from turnbench.envs.textcraft_recipes import plain, recipe_book
 
 FOLDER = Path(str(files(turnbench.agents) / "data" / "tiny"))
 

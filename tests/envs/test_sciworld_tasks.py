@@ -84,6 +84,8 @@ def test_types_filter_by_number_or_name():
     assert make(types=["boil", "8-2"]).tasks("full-test")[-1] == "identify-life-stages-2/9"
     with pytest.raises(UnknownName, match="boil"):
         make(types=["boils"])
+    with pytest.raises(ConfigError, match=r"types is 'boil'; a list .*\['boil'\]"):
+        make(types="boil")
 
 
 def test_what_changes_the_world_is_in_the_task_id():
@@ -102,8 +104,8 @@ def test_what_changes_the_world_is_in_the_task_id():
         "boil/-1",
         "boil/1 ",
         "boil/٣",
-        "boil/1@easy",
         "x/1",
+        "x/1@easy",
         "boil/999999999",
     ],
 )
@@ -112,11 +114,26 @@ def test_unknown_tasks_are_named(task):
         sciworld_tasks.read_task(task, "", "")
 
 
-def test_a_simplified_world_takes_only_its_own_ids():
-    assert sciworld_tasks.read_task("1-1/3@easy", "easy", "@easy") == ("boil", 3, "easy")
+@pytest.mark.parametrize("task", ["boil/012", "1-1/12", "Boil/12"])
+def test_a_task_has_one_spelling(task):
+    with pytest.raises(UnknownName, match="boil/"):
+        sciworld_tasks.read_task(task, "", "")
+
+
+def test_a_world_takes_only_its_own_ids():
+    assert sciworld_tasks.read_task("boil/3@easy", "easy", "@easy") == ("boil", 3, "easy")
     for task in ("boil/3", "boil/3@moves=7", "boil/3@easy@easy"):
-        with pytest.raises(UnknownName):
+        with pytest.raises(ConfigError, match="where it is 'boil/3@easy'.*simplifications"):
             sciworld_tasks.read_task(task, "easy", "@easy")
+    with pytest.raises(ConfigError, match="where it is 'boil/3'"):
+        sciworld_tasks.read_task("boil/3@easy", "", "")
+
+
+def test_tasks_that_cannot_start_are_not_listed():
+    """Electrical ones, without electrical actions; the set 'easy' takes care of them itself."""
+    for name, electrical in (("noElectricalAction", 0), ("easy", 5)):
+        tasks = make(simplifications=name, types=["boil", "3-1"]).tasks("full-test")
+        assert [task.startswith("boil") for task in tasks] == [True] * 9 + [False] * electrical
 
 
 def test_wrong_arguments_are_refused():
@@ -131,4 +148,5 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(UnknownName, match="split"):
         make().tasks("dev")
     with pytest.raises(ConfigError, match="noElectricalAction"):
-        sciworld_tasks.read_task("3-3/0@noElectricalAction", "noElectricalAction", "@noElectricalAction")
+        name = "noElectricalAction"
+        sciworld_tasks.read_task(f"test-conductivity/0@{name}", name, f"@{name}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from turnbench.envs.errors import ConfigError
 from turnbench.envs.store import Rows, RowsWriter, build_once, cache_folder, file_digest
 
 BUILDER = """
@@ -54,10 +55,19 @@ def test_a_failed_build_leaves_nothing(cache) -> None:
         (folder / "part").write_text("x", encoding="utf-8")
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(ConfigError, match="disk full; TURNBENCH_CACHE"):
         build_once("thing", fail)
     assert [path.name for path in cache.iterdir()] == ["thing.lock"]
     assert build_once("thing", lambda folder: None).is_dir()
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(2**24 + 1))
+    monkeypatch.setenv("TURNBENCH_CACHE", str(file / "cache"))
+    with pytest.raises(ConfigError, match=r"file/cache can't be used.*TURNBENCH_CACHE may name another"):
+        build_once("thing", lambda folder: None)
+    assert len(file_digest(file)) == 64  # only not remembered
 
 
 def test_what_a_killed_builder_left_is_cleared(cache) -> None:

@@ -4,9 +4,10 @@ import pytest
 from turnbench.envs import make
 from turnbench.envs.errors import ConfigError, EnvError
 from turnbench.envs.record import Outcome, Task
-from turnbench.envs.textcraft import TextCraft, recipe_book, split_tasks
+from turnbench.envs.textcraft import TextCraft, split_tasks
 from turnbench.envs.textcraft_made_up import TASKS, MadeUpTextCraft
 from turnbench.envs.textcraft_plan import demonstrate, plan
+from turnbench.envs.textcraft_recipes import recipe_book
 
 ENV = "turnbench/TextCraft-v0"
 GOALS = list(enumerate(recipe_book().goals))

@@ -183,7 +183,9 @@ def test_the_published_attribute_file_passes() -> None:
         ({"items_shuffle_1000.json": "[{]"}, "damaged or cut off"),
         ({"items_shuffle_1000.json": '[{"asin": "B1"}'}, "damaged or cut off|not in the official form"),
         ({"items_shuffle_1000.json": "{}"}, "no JSON array"),
-        ({"items_shuffle_1000.json": "[3]"}, "no product with an asin"),
+        ({"items_shuffle_1000.json": "[3]"}, r"items_shuffle_1000\.json, item 0: '3' is no product"),
+        ({"items_shuffle_1000.json": "[]"}, r"items_shuffle_1000\.json holds no products"),
+        ({"items_shuffle_1000.json": ""}, "no JSON array"),
         ({"items_shuffle_1000.json": '[{"asin": "B1"}]'}, "'B1' is not in the official form.*"),
         ({"items_ins_v2_1000.json": "[]"}, "must hold a JSON object"),
         ({"items_ins_v2_1000.json": "{"}, "is damaged"),
@@ -197,6 +199,37 @@ def test_damaged_files_are_named(folder, tmp_path, changes, match) -> None:
         (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=match):
         open_shop(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("small_description", []), ("small_description", [1]), ("small_description", None)),
+        *(("pricing", "free"), ("pricing", "$"), ("pricing", 3), ("name", None), ("query", 7)),
+        *(("full_description", ["x"]), ("customization_options", {"size": 3})),
+        ("customization_options", {"size": [{"value": None}]}),
+    ],
+)
+def test_a_damaged_product_is_named_by_file_and_row(folder, tmp_path, key, value) -> None:
+    items = json.loads((folder / "items_shuffle_1000.json").read_text(encoding="utf-8"))[:2]
+    items[1][key] = value
+    (tmp_path / "items.json").write_text(json.dumps(items), encoding="utf-8")
+    (tmp_path / "info.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=rf"items\.json, item 1: product '{items[1]['asin']}' is not in"
+    ):
+        list(official_entries([tmp_path / "items.json", tmp_path / "info.json"]))
+
+
+@pytest.mark.parametrize(
+    "info", [3, [], {"attributes": "red"}, {"attributes": [1]}, {"instruction": "x"}]
+)
+def test_damaged_attributes_are_named(folder, tmp_path, info) -> None:
+    items = json.loads((folder / "items_shuffle_1000.json").read_text(encoding="utf-8"))[:1]
+    (tmp_path / "items.json").write_text(json.dumps(items), encoding="utf-8")
+    (tmp_path / "info.json").write_text(json.dumps({items[0]["asin"]: info}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"item 0: .*{items[0]['asin']}"):
+        list(official_entries([tmp_path / "items.json", tmp_path / "info.json"]))
 
 
 def test_repeated_and_odd_asins_are_skipped(folder, tmp_path) -> None:

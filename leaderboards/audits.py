@@ -2,16 +2,18 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from turnbench.agents import AGENTS
 from turnbench.agents.core import Population
+from turnbench.envs.core import TextEnv
 from turnbench.envs.record import Trajectory
 from turnbench.leaderboards.log import Episode
 
 MIN_ID = 6  # shorter task ids, and numbers, stand in any text by chance
 MIN_LINE = 16
+MOST_SOLVED = 50  # tasks of a world whose solutions are looked for: some worlds take a while to say them
 
 
 def search_fault(episode: Episode, agent: str, has_model: bool) -> str | None:
@@ -94,10 +96,27 @@ class Openings:
         return [line for line, tasks in self._tasks.items() if len(tasks) == 1 and several]
 
 
+def solutions(env: TextEnv, tasks: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:
+    """What solves each of some tasks, evenly spread, where the world knows it."""
+    found = {}
+    for task in tasks[:: -(-len(tasks) // MOST_SOLVED)]:
+        env.reset(seed=seed, options={"task": task})
+        found[task] = tuple(env.solution())
+    return found
+
+
 def leak_fault(
-    system: Mapping[str, Any], tasks: Iterable[str], telling: Iterable[str], split: str
+    system: Mapping[str, Any],
+    tasks: Iterable[str],
+    telling: Iterable[str],
+    split: str,
+    solved: Mapping[str, Sequence[str]] = {},
 ) -> str | None:
-    """What of the tasks stands in what the system was told beforehand (its options, its model's)."""
+    """What of the tasks stands in what the system was told beforehand (its options, its model's).
+
+    What a shipped agent's prompt holds besides is the world's own words, which are replayed, and the
+    model's. `solved`: solutions by task; one is found if all its actions stand in the text.
+    """
     told = json.dumps([system["options"], system["model"]], ensure_ascii=False)
     for task in tasks:
         if len(task) >= MIN_ID and not task.isdigit() and task in told:
@@ -105,4 +124,8 @@ def leak_fault(
     for line in telling:
         if json.dumps(line, ensure_ascii=False)[1:-1] in told:
             return f"the goal of a task stands in the system's configuration: {line[:60]!a}"
+    for task, actions in solved.items():
+        written = [json.dumps(action, ensure_ascii=False)[1:-1] for action in actions]
+        if sum(map(len, written)) >= MIN_LINE and all(action in told for action in written):
+            return f"the solution of task {task!a} stands in the system's configuration"
     return None

@@ -8,6 +8,7 @@ read, no pickle, no path out of the entry's folder, a deadline for the replay, a
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from turnbench.envs.errors import BoardError, ConfigError, LogError, UnknownName
-from turnbench.leaderboards.audits import Openings, leak_fault, search_fault
+from turnbench.leaderboards.audits import Openings, leak_fault, search_fault, solutions
 from turnbench.leaderboards.board import (
     Verification,
     entry_digest,
@@ -28,7 +29,7 @@ from turnbench.leaderboards.entry import Entry, entry_id, make_entries, track_of
 from turnbench.leaderboards.log import Episode, Key, difference
 from turnbench.leaderboards.provenance import code_digest, world_of
 from turnbench.leaderboards.replay import Job, replay_all
-from turnbench.leaderboards.suite import Suite, find_suite
+from turnbench.leaderboards.suite import Suite, find_suite, make_env
 from turnbench.leaderboards.trajectories import file_digest, read_trajectories, trajectory_header
 from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml, write_atomically
 
@@ -311,8 +312,10 @@ def _sampled(case: Case, drawn: Any) -> Iterator[Job]:
 
 def _leaks(case: Case) -> str:
     for spec, world in zip(case.known.envs, case.header["worlds"], strict=True):
-        fault = leak_fault(case.entry["system"], world["tasks"], case.openings.telling, spec.split)
-        if fault:
+        with closing(make_env(spec)) as env:
+            solved = solutions(env, world["tasks"], case.known.seeds[0])
+        told = case.entry["system"], world["tasks"], case.openings.telling, spec.split, solved
+        if fault := leak_fault(*told):
             raise Rejected(fault)
     others = [p for p in sorted(case.path.parent.glob("*.yaml")) if p.name != case.path.name]
     for path in others:

@@ -4,8 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from turnbench.agents.core import Population, Resampling
+from turnbench.envs import make
 from turnbench.envs.record import Outcome, Task, Trajectory, Turn, Usage
-from turnbench.leaderboards.audits import bill_fault, genealogy_fault, leak_fault, search_fault
+from turnbench.leaderboards.audits import (
+    bill_fault,
+    genealogy_fault,
+    leak_fault,
+    search_fault,
+    solutions,
+)
 from turnbench.leaderboards.log import read_episodes
 from turnbench.leaderboards.runner import run
 
@@ -59,3 +66,16 @@ def test_what_leaks_a_task() -> None:
     assert "goal of a task" in str(leak_fault(system, [], ["Goal: craft 3 oak planks"], "test"))
     assert leak_fault(system, ["17", "12345678", "craft9"], ["Goal: mine"], "test") is None
     assert "task id 'planks'" in str(leak_fault(system, ["planks"], [], "test"))
+    gold = {"7": ("get 2 oak log", "craft 4 oak plank"), "8": ("get 2 oak log", "craft 1 stick")}
+    system = {"options": {"examples": ["get 2 oak log\ncraft 4 oak plank"]}, "model": None}
+    assert "solution of task '7'" in str(leak_fault(system, [], [], "test", gold))
+    assert leak_fault(system, [], [], "test", {"8": gold["8"], "9": ("go",)}) is None
+
+
+def test_solutions_are_the_worlds_own() -> None:
+    env = make("turnbench/TextCraft-v0")
+    tasks = env.tasks("test")
+    found = solutions(env, tasks, 0)
+    assert 25 <= len(found) <= 50 and set(found) <= set(tasks)
+    env.reset(seed=0, options={"task": tasks[0]})
+    assert [env.step(action)[1] for action in found[tasks[0]]][-1] == 1.0

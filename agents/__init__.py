@@ -20,6 +20,7 @@ AGENTS: dict[str, str] = {
     "amc": "turnbench.agents.amc:AMC",
     "best_of_n": "turnbench.agents.best_of_n:BestOfN",
     "fleet": "turnbench.agents.fleet:Fleet",
+    "monitor": "turnbench.agents.monitor:Monitor",
     "react": "turnbench.agents.react:ReAct",
 }
 

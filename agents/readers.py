@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from turnbench.agents import check_options, shipped_path
 from turnbench.agents.spans import Host, Pair, fit, hosts_of
-from turnbench.agents.transcripts import Form, Scribe
+from turnbench.agents.transcripts import Conversation, Form, Scribe
 from turnbench.envs.errors import ConfigError, ModelError, UnknownName
 from turnbench.envs.record import Trajectory
 
@@ -293,10 +293,19 @@ def _written(folder: Path) -> int:
 
 
 def measured(
-    reader: Reader, scribe: Scribe, paths: Sequence[Trajectory], names: Sequence[str] = ()
+    reader: Reader,
+    scribe: Scribe,
+    paths: Sequence[Trajectory | Conversation],
+    names: Sequence[str] = (),
 ) -> list[Measured]:
     """What a reader says of paths, all of them at once. Raises ModelError, LogError."""
-    fitted = [fit(scribe.pairs(path), reader.context) for path in paths]
+    return read_fitted(reader, [fit(scribe.pairs(path), reader.context) for path in paths], names)
+
+
+def read_fitted(
+    reader: Reader, fitted: Sequence[tuple[list[Pair], int]], names: Sequence[str] = ()
+) -> list[Measured]:
+    """The same of paths that are token ids already, with how many turns were cut (spans.fit)."""
     rows = iter(reader.measure([pair for pairs, _ in fitted for pair in pairs], names))
     return [Measured([next(rows) for _ in pairs], cut) for pairs, cut in fitted]
 

@@ -52,9 +52,11 @@ class Scribe:
         self.chat = Chat(tokenizer, vocabulary) if has_template else None
         self._lock = threading.Lock()  # a fast tokenizer refuses to be used by two threads at once
 
-    def pairs(self, path: Trajectory) -> list[Pair]:
-        """(prompt ids, action ids) of each turn. Raises ModelError."""
+    def pairs(self, path: Trajectory | Conversation) -> list[Pair]:
+        """(prompt ids, action ids) of each turn. Raises ModelError, LogError."""
         with self._lock:
+            if isinstance(path, Conversation):
+                return self.written(path)
             if self.form == "log" or (self.form == "auto" and self._has_ids(path)):
                 return self.logged(path)
             return self.written(conversation(path))

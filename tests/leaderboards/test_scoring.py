@@ -51,8 +51,8 @@ def told_of(cases: list[Case]):
 def test_a_score_that_knows_is_told_from_one_that_doesnt() -> None:
     told = told_of(pool())
     knows, blind = told["uncertainty"]["progress"], told["uncertainty"]["random"]
-    assert knows["auroc"] > 0.9 and knows["interval"][0] > blind["interval"][1] - 0.2
-    assert blind["interval"][0] < 0.5 < blind["interval"][1]
+    assert knows["auroc"] > 0.9 and knows["interval"][0] > blind["interval"][1]
+    assert blind["auroc"] == pytest.approx(0.5, abs=0.15)
     best = {name: row["success"]["mean"] for name, row in told["best_of_n"]["by_scorer"].items()}
     assert told["best_of_n"]["oracle_at_n"]["success"]["mean"] >= best["progress"] > best["random"]
     assert told["best_of_n"]["sizes"] == [4] and told["scored"] == told["paths"] == 120
@@ -169,7 +169,7 @@ def test_who_and_when_is_read_with_its_labels() -> None:
     for one in found:
         assert 0 <= one.label.step < len(one.speakers) == len(one.path.turns)
     named = [one.speakers[one.label.step] == one.label.agent for one in found]
-    assert sum(named) == 10  # the label of one file names another than who speaks at its step
+    assert sum(named) == 9  # the labels of two name another than who speaks at their step
     told = scored.attribution(
         found, {c.id: ([-float(k == 1) for k in range(len(c.speakers))], 0) for c in found}
     )

@@ -19,6 +19,8 @@ LOGITS = 2**22
 """Logits held at once (16 MB in float32)."""
 TOP = 20
 """The most probable tokens that `top` averages over, as DeepConf and servers' log-probs do."""
+SPREAD = 4
+"""How many times as many tokens as are computed at once may be attended to, shared ones repeated."""
 SHARED = 32
 """Tokens that sequences must begin alike with to be worth a common pass."""
 
@@ -183,7 +185,8 @@ def _shared_length(family: Sequence[Host]) -> int:
 def _cut(hosts: Sequence[Host], start: int, bulk: int) -> Iterator[list[Host]]:
     batch: list[Host] = []
     for host in sorted(hosts, key=lambda h: len(h.ids)):
-        if batch and (len(host.ids) - start) * (len(batch) + 1) > bulk:
+        rows = len(batch) + 1
+        if batch and ((len(host.ids) - start) * rows > bulk or len(host.ids) * rows > SPREAD * bulk):
             yield batch
             batch = []
         batch.append(host)

@@ -149,11 +149,12 @@ def references(
     from turnbench.leaderboards.choices import choose, halves
 
     how = _aggregation(token, turn, order)
+    candidates = dict(_candidates(reference, policy, alphas))
     cases, _ = _cases(source)
     kept = scored.Measures(out)
     mine = _policy(policy, cases, kept, text, whole=False)
     options: dict[str, Mapping[str, Rated]] = {}
-    for name, spec in _candidates(reference, policy, alphas):
+    for name, spec in candidates.items():
         theirs = scored.say(spec, cases, kept, text=text, writer=policy, tell=_tell)  # type: ignore[arg-type]
         scored.refuse_empty([mine, theirs], cases)
         both = [c for c in cases if c.id in mine.found and c.id in theirs.found]

@@ -189,7 +189,8 @@ class ServerReader:
             said = " ".join(answer.text.split())[:300]
             said = said.replace(self._key, "[key]") if self._key else said
             raise ModelError(f"{self._url} answered {answer.status_code}: {said}")
-        return answer.text  # type: ignore[no-any-return]
+        text: str = answer.text
+        return text
 
     def close(self) -> None:
         """End the threads."""

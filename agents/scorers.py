@@ -83,7 +83,11 @@ def make_scorer(spec: Scorer | Spec, model: Model | None = None) -> Scorer:
     """
     if not isinstance(spec, str | Mapping):
         return spec
-    name, options = (spec, {}) if isinstance(spec, str) else options_of(spec, "scorer")
+    options: dict[str, Any] = {}
+    if isinstance(spec, str):
+        name = spec
+    else:
+        name, options = options_of(spec, "scorer")
     if name in SCORERS:
         cls: Any = SCORERS[name]
         check_options(f"scorer {name!r}", cls, options, given={"asked"})

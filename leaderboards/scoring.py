@@ -3,7 +3,7 @@
 import json as json_module
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from turnbench.agents.readers import Spec
+    from turnbench.agents.transcripts import Form
     from turnbench.agents.turn_scores import Aggregation
     from turnbench.leaderboards.cases import Case
     from turnbench.leaderboards.scored import Rated, Said
@@ -97,10 +98,8 @@ def score(
     said = [mine]
     if reference is not None:
         other = _reference(reference, policy, alpha)
-        form = "log" if spec is None else text
-        said.append(
-            scored.say(other, cases, kept, text=form, writer=spec, tell=_tell)  # type: ignore[arg-type]
-        )
+        form = _form("log" if spec is None else text)
+        said.append(scored.say(other, cases, kept, text=form, writer=spec, tell=_tell))
     if len(said) > 1 or spec is not None:
         scored.refuse_empty(said, cases)
     rated = scored.rate(
@@ -155,7 +154,7 @@ def references(
     mine = _policy(policy, cases, kept, text, whole=False)
     options: dict[str, Mapping[str, Rated]] = {}
     for name, spec in candidates.items():
-        theirs = scored.say(spec, cases, kept, text=text, writer=policy, tell=_tell)  # type: ignore[arg-type]
+        theirs = scored.say(spec, cases, kept, text=_form(text), writer=policy, tell=_tell)
         scored.refuse_empty([mine, theirs], cases)
         both = [c for c in cases if c.id in mine.found and c.id in theirs.found]
         options[name] = scored.progress_of(both, mine, theirs, how)
@@ -205,7 +204,7 @@ def threshold(
         )
     kept = scored.Measures(out)
     mine = _policy(policy, cases, kept, text, whole=False)
-    form: Any = "log" if policy is None else text
+    form = _form("log" if policy is None else text)
     theirs = scored.say(reference, cases, kept, text=form, writer=policy, tell=_tell)
     scored.refuse_empty([mine, theirs], cases)
     both = [c for c in cases if c.id in mine.found and c.id in theirs.found]
@@ -236,6 +235,15 @@ def _aggregation(token: str, turn: str, order: str) -> "Aggregation":
     return Aggregation(token, turn, order).check()  # type: ignore[arg-type]
 
 
+def _form(text: str) -> "Form":
+    from turnbench.agents.transcripts import FORMS
+    from turnbench.envs.errors import UnknownName
+
+    if text not in FORMS:
+        raise UnknownName("form of text", text, FORMS)
+    return cast("Form", text)
+
+
 def _cases(source: Path) -> tuple[list["Case"], int]:
     from turnbench.leaderboards.cases import read_cases
 
@@ -262,7 +270,7 @@ def _policy(
     if spec is None:
         return scored.played(cases)
     names = scored.WHOLE if whole else ()
-    return scored.say(spec, cases, kept, text=text, names=names, tell=_tell)  # type: ignore[arg-type]
+    return scored.say(spec, cases, kept, text=_form(text), names=names, tell=_tell)
 
 
 def _reference(reference: str, policy: str | None, alpha: float) -> "Spec":

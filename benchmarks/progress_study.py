@@ -212,14 +212,20 @@ def choices(row: Mapping[str, Any]) -> Iterator[str]:
         told = row.get(what)
         for figure in ("auroc", "best_of_n") if told else ():
             found = told[figure]
-            null = told.get("null", {}).get(figure)
-            best = max((v["tells"][figure] or 0 for v in told["table"].values()), default=0)
-            luck = f"; best on test {best:.3f}, by luck {null['mean']:.3f} (95 %: {null['p95']:.3f})"
             yield (
                 f"\n{what}, {figure}: held-out goals choose `{found['chosen']}`, worth "
                 f"{number(found['here'])} on test; the default {number(found['default_here'])}"
-                + (luck if null else "")
+                + luck(told, figure)
             )
+
+
+def luck(told: Mapping[str, Any], figure: str) -> str:
+    """The best of the options on test, and what it would be if labels meant nothing."""
+    null = told.get("null", {}).get(figure)
+    if not null:
+        return ""
+    best = max((v["tells"][figure] or 0 for v in told["table"].values()), default=0)
+    return f"; best on test {best:.3f}, by luck {null['mean']:.3f} (95 %: {null['p95']:.3f})"
 
 
 def number(value: float | None) -> str:

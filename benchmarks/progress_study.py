@@ -22,12 +22,14 @@ from typing import Any, NamedTuple
 
 from turnbench.agents.readers import Spec
 from turnbench.agents.turn_scores import Aggregation
+from turnbench.envs.record import MISSING
 from turnbench.leaderboards import scored
 from turnbench.leaderboards.cases import Case, read_cases
 from turnbench.leaderboards.choices import aggregation_grid, choose
+from turnbench.leaderboards.log import has_log, read_done, read_header
 from turnbench.leaderboards.runner import Watcher, run
 from turnbench.leaderboards.scored import Measures, Rated, Said
-from turnbench.leaderboards.suite import parse_suite
+from turnbench.leaderboards.suite import Suite, parse_suite
 from turnbench.leaderboards.yamlfile import dump_yaml, parse_yaml
 
 WORLD = "turnbench/TextCraft-v0"
@@ -93,10 +95,20 @@ class Study:
         """The run folder of a pool, played as far as it isn't."""
         folder = self.out / "pools" / pool.name
         suite = parse_suite(parse_yaml(dump_yaml(self.suite(pool)), "study"))
+        if self.is_played(folder, suite):
+            return folder
         report = run(suite, folder, workers=self.options.workers, watcher=Watcher())
         if not report.complete:
             raise SystemExit(f"{folder}: {report.done} of {report.total}; the same command goes on")
         return folder
+
+    def is_played(self, folder: Path, suite: Suite) -> bool:
+        """Whether a whole run of that suite is there, by whatever version of the code."""
+        if not has_log(folder) or read_header(folder)["suite"] != suite.model_dump(mode="json"):
+            return False
+        done = read_done(folder).values()
+        count = sum(len(spec.tasks) for spec in suite.envs) * len(suite.seeds)
+        return len(done) == count and not MISSING.intersection(done)
 
     def said(self, pool: Pool, spec: Spec, cases: Sequence[Case], *, whole: bool) -> Said:
         kept = Measures(self.out / "measures" / pool.name)

@@ -21,6 +21,7 @@ AGENTS: dict[str, str] = {
     "baseline": "turnbench.agents.baseline:Baseline",
     "best_of_n": "turnbench.agents.best_of_n:BestOfN",
     "fleet": "turnbench.agents.fleet:Fleet",
+    "monitor": "turnbench.agents.monitor:Monitor",
     "react": "turnbench.agents.react:ReAct",
 }
 

@@ -83,11 +83,11 @@ class ApiModel:
         if not (timeout > 0 and max_retries >= 0 and max_in_flight >= 1):
             raise ConfigError("timeout > 0, max_retries >= 0 and max_in_flight >= 1 wanted")
         self.model, self.name, self.sampling = model, name or model, sampling
-        self.endpoint = _endpoint(base_url)
+        self.endpoint = server_address(base_url)
         self.timeout, self.max_retries, self.logprobs = timeout, max_retries, logprobs
         self.share, self.native_tools, self.extra = share, native_tools, _extra(extra or {})
         self.price = load_prices(prices).get(model)
-        self._key_env, self._key = api_key_env, _key(api_key_env, self.endpoint)
+        self._key_env, self._key = api_key_env, server_key(api_key_env, self.endpoint)
         self._limit = "max_tokens"
         self._slots = asyncio.Semaphore(max_in_flight)
         self._jitter = random.Random()
@@ -356,7 +356,8 @@ def _extra(fields: Mapping[str, Any]) -> Json:
     return dict(fields)
 
 
-def _endpoint(base_url: str | None) -> str:
+def server_address(base_url: str | None) -> str:
+    """The server's address: given, or from the environment, or OpenAI's. Raises ConfigError."""
     url = (base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI).strip().rstrip("/")
     parts = urlsplit(url)
     if "@" in parts.netloc or parts.query:
@@ -367,7 +368,7 @@ def _endpoint(base_url: str | None) -> str:
     return url
 
 
-def _key(variable: str, endpoint: str) -> str:
+def server_key(variable: str, endpoint: str) -> str:
     """The key from the environment; empty for a server that may need none.
 
     No message here quotes a value: a key may stand where the variable's name belongs.

@@ -8,18 +8,20 @@ import numpy as np
 from turnbench.agents.core import Population
 from turnbench.agents.model import Model
 from turnbench.agents.react import ReActPolicy
+from turnbench.agents.readers import Spec
 from turnbench.agents.rollout import finish_all, play, start_many
 from turnbench.agents.scorers import Scorer, make_scorer
 from turnbench.agents.values import Value
 from turnbench.envs.core import TextEnv
 from turnbench.envs.errors import ConfigError
-from turnbench.envs.record import Task
+from turnbench.envs.record import Task, Usage
 
 
 class BestOfN:
     """N rollouts in step, so that each turn is one batch. Other options are ReActPolicy's.
 
-    `scorer` is a Scorer or the name of one; "return" makes this an oracle, and says so.
+    `scorer` is a Scorer, the name of one, or a mapping of `scorer` and its options (scorers.py);
+    "return" makes this an oracle, and says so.
     """
 
     def __init__(
@@ -27,7 +29,7 @@ class BestOfN:
         model: Model,
         *,
         n: int = 8,
-        scorer: Scorer | str = "return",
+        scorer: Scorer | Spec = "return",
         style: Literal["plain", "thought"] = "plain",
         instructions: bool = True,
         history: int | None = None,
@@ -36,7 +38,7 @@ class BestOfN:
         if n < 1:
             raise ConfigError(f"n is {n}; it must be at least 1")
         self.n = n
-        self.scorer = make_scorer(scorer) if isinstance(scorer, str) else scorer
+        self.scorer = make_scorer(scorer, model)
         self.policy = ReActPolicy(model, style, instructions, history, reasoning)
         self.privileges: tuple[str, ...] = ("oracle",) if self.scorer.oracle else ()
 
@@ -51,4 +53,5 @@ class BestOfN:
         scores = [-math.inf] * self.n
         for k, score in zip(whole, self.scorer.score([paths[k] for k in whole], rng), strict=True):
             scores[k] = score
-        return Population(paths, int(np.argmax(scores)), scores=tuple(scores))
+        usage = getattr(self.scorer, "usage", Usage())
+        return Population(paths, int(np.argmax(scores)), scores=tuple(scores), usage=usage)

@@ -72,7 +72,7 @@ class Chat:
             return self.tokenizer.encode(text, add_special_tokens=False)  # type: ignore[no-any-return]
 
     def _whole(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return tuple(self.tokens(self._render(messages, generation=True)))
+        return tuple(self.tokens(self.render(messages, generation=True)))
 
     def _extended(self, prompt: Prompt) -> tuple[int, ...]:
         self._check(prompt)
@@ -80,7 +80,8 @@ class Chat:
         ended = prompt.context[-1] in self.ends and bool(rest) and rest[0] in self.ends
         return prompt.context + tuple(rest[1:] if ended else rest)
 
-    def _render(self, messages: Sequence[Message], *, generation: bool) -> str:
+    def render(self, messages: Sequence[Message], *, generation: bool) -> str:
+        """The template's text; with `generation` up to where the next answer begins."""
         rows = [{"role": m.role, "content": m.content} for m in messages]
         try:
             return self.tokenizer.apply_chat_template(  # type: ignore[no-any-return]
@@ -95,7 +96,7 @@ class Chat:
         while any(mark in m.content for m in messages):
             mark = f"[{mark}]"
         marked = [*messages[: answered - 1], Message("assistant", mark), *messages[answered:]]
-        _, found, after = self._render(marked, generation=generation).rpartition(mark)
+        _, found, after = self.render(marked, generation=generation).rpartition(mark)
         if not found:
             raise ModelError("the chat template leaves out what the assistant said")
         return after
@@ -103,7 +104,7 @@ class Chat:
     def _is_append_only(self, answer: str) -> bool:
         """Whether a longer conversation's text starts with a shorter one's and its answer."""
         ask, reply = Message("user", "a"), Message("assistant", answer)
-        texts = [self._render([ask, *[reply, ask] * n], generation=True) for n in range(3)]
+        texts = [self.render([ask, *[reply, ask] * n], generation=True) for n in range(3)]
         return all(b.startswith(a + answer) for a, b in zip(texts, texts[1:], strict=False))
 
     def _check(self, prompt: Prompt) -> None:
@@ -125,6 +126,6 @@ class Chat:
         """The ids of what stands before the first answer, as far as no later text can change them."""
         if not messages:
             return ()
-        ids = self.tokens(self._render(messages, generation=False))
+        ids = self.tokens(self.render(messages, generation=False))
         last = max((k for k, token in enumerate(ids) if token in self._added), default=-1)
         return tuple(ids[: last + 1])

@@ -1,18 +1,16 @@
 """Decoder: draws completions and scores given ones, many at a time, with a network of transformers."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from turnbench.agents.lanes import Row, make_lanes
-from turnbench.agents.model import common_prefix
+from turnbench.agents.measure import Measurer
+from turnbench.agents.spans import Ids
 from turnbench.envs.record import Failure, Outcome
-
-SCORE_LOGITS = 2**25
-"""Logits held at once when sequences are scored (128 MB in float32)."""
 
 Stopped = Callable[[Sequence[int], Sequence[str]], bool]
 
@@ -29,6 +27,7 @@ class Decoder:
         self.network, self.ends, self.stopped, self.max_rows = network, ends, stopped, max_rows
         with torch.inference_mode():
             self.lanes = make_lanes(network, cache_bytes, max_rows)
+        self.measurer = Measurer(network, share=self.lanes.joins)
 
     @property
     def live(self) -> list[Row]:
@@ -85,32 +84,15 @@ class Decoder:
         for row in rows:
             row.done.set_result(row)
 
-    @torch.inference_mode()
-    def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
-        """The natural log-prob of each of the second ids of each pair, after all that precedes it.
+    def score(
+        self, sequences: Sequence[tuple[Ids, Ids]], measures: Sequence[str] = ()
+    ) -> list[dict[str, list[float]]]:
+        """`logprob` and other measures (measure.py) of the second ids of each pair, after all that
+        precedes them.
 
         A sequence that starts another one, as a turn starts the next, is scored along with it.
         """
-        scores: list[list[float]] = [[] for _ in sequences]
-        hosts = _hosts([((*prompt, *ids), len(prompt)) for prompt, ids in sequences])
-        for batch in _batches(hosts, self.network.config.get_text_config().vocab_size):
-            for host, row in zip(batch, self._score(batch), strict=True):
-                for index, start, end in host.spans:
-                    scores[index] = row[start - host.first : end - host.first]
-        return scores
-
-    def _score(self, hosts: Sequence["_Host"]) -> list[list[float]]:
-        """The log-probs of all ids from each host's first span on."""
-        first, width = min(h.first for h in hosts), max(len(h.ids) for h in hosts)
-        padded = [(*host.ids, *(0,) * (width - len(host.ids))) for host in hosts]
-        ids = torch.tensor(padded, device=self.network.device)
-        # What stands behind a causal network's token doesn't reach it: no mask is needed.
-        logits = self.network(
-            input_ids=ids, use_cache=False, logits_to_keep=torch.arange(first - 1, width - 1)
-        ).logits
-        found = logits.gather(2, ids[:, first:, None])[..., 0].float()
-        found = found - torch.stack([row.float().logsumexp(-1) for row in logits])
-        return [row[host.first - first :] for row, host in zip(found.tolist(), hosts, strict=True)]
+        return self.measurer.measure(sequences, measures)
 
 
 def draw(logits: Tensor, rows: Sequence[Row]) -> tuple[list[int], list[float]]:
@@ -156,40 +138,3 @@ def _nucleus(weights: Tensor, mass: Tensor) -> Tensor:
     before = ranked.cumsum(-1, dtype=torch.float64) - ranked
     smallest = ranked.masked_fill((before >= mass) & (mass < 1), math.inf).amin(-1, keepdim=True)
     return weights.where(weights >= smallest, 0.0)
-
-
-class _Host(NamedTuple):
-    """A sequence, and the spans (index, start, end) of it whose log-probs are wanted."""
-
-    ids: tuple[int, ...]
-    spans: list[tuple[int, int, int]]
-
-    @property
-    def first(self) -> int:
-        return min(start for _, start, _ in self.spans)
-
-
-def _hosts(sequences: Sequence[tuple[tuple[int, ...], int]]) -> list[_Host]:
-    """Sequences of which none starts another; those that did are spans of their hosts."""
-    hosts: list[_Host] = []
-    for index in sorted(range(len(sequences)), key=lambda k: sequences[k][0], reverse=True):
-        ids, start = sequences[index]
-        if start == len(ids):
-            continue
-        if not hosts or common_prefix(ids, hosts[-1].ids) < len(ids):
-            hosts.append(_Host(ids, []))
-        hosts[-1].spans.append((index, start, len(ids)))
-    return sorted(hosts, key=lambda host: len(host.ids))
-
-
-def _batches(hosts: Sequence[_Host], vocabulary: int) -> Iterator[list[_Host]]:
-    """Neighbours in length, as many as the bound on logits allows."""
-    batch: list[_Host] = []
-    for host in hosts:
-        first = min(h.first for h in [*batch, host])
-        if batch and (len(batch) + 1) * (len(host.ids) - first) * vocabulary > SCORE_LOGITS:
-            yield batch
-            batch = []
-        batch.append(host)
-    if batch:
-        yield batch

@@ -53,7 +53,7 @@ class HfModel:
         max_batch: int = 64,
         cache_bytes: int = 2**30,
     ) -> None:
-        tokenizer, network = _load(_folder(path), device, dtype)
+        tokenizer, network = load_checkpoint(path, device, dtype)
         self._use(network, tokenizer, name or path, sampling, max_batch, cache_bytes)
 
     @classmethod
@@ -98,8 +98,7 @@ class HfModel:
         decoder = Decoder(
             network, self.chat.ends, self.chat.stopped, max_rows=max_batch, cache_bytes=cache_bytes
         )
-        one_thread = network.device.type == "cpu" and network.num_parameters() < SMALL
-        self._worker = Worker(decoder, 1 if one_thread else None)
+        self._worker = Worker(decoder, threads_for(network))
         self._finalizer = weakref.finalize(self, self._worker.close)
 
     def forget(self) -> None:
@@ -124,14 +123,21 @@ class HfModel:
         Trajectory.sequences() has such pairs; turns that extend each other are computed once. Raises
         ModelError where a prompt is empty, too long, or has ids outside the vocabulary.
         """
+        return [row["logprob"] for row in self.measure(sequences)]
+
+    def measure(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], measures: Sequence[str] = ()
+    ) -> list[dict[str, list[float]]]:
+        """The same as `logprob`, and what else is named of measure.py's MEASURES, one number a token."""
         vocabulary, limit = self.chat.vocabulary, self.context_length
-        for prompt, ids in sequences:
+        pairs = [(tuple(prompt), tuple(ids)) for prompt, ids in sequences]
+        for prompt, ids in pairs:
             whole = [*prompt, *ids]
             if not prompt or min(whole) < 0 or max(whole) >= vocabulary:
                 raise ModelError(f"an empty prompt, or ids outside the vocabulary of {vocabulary}")
             if limit is not None and len(whole) > limit:
                 raise ModelError(f"a sequence of {len(whole)} tokens; the model's context is {limit}")
-        return self._worker.call(lambda decoder: decoder.score(sequences))
+        return self._worker.call(lambda decoder: decoder.score(pairs, measures))
 
     def close(self) -> None:
         """End the worker thread; what still waits is answered by a Failure."""
@@ -305,13 +311,29 @@ def _folder(path: str) -> Path:
     return folder
 
 
-def _load(folder: Path, device: str, dtype: str) -> tuple[Any, Any]:
-    """The tokenizer and the network of a checkpoint folder; nothing is ever downloaded."""
+def threads_for(network: Any) -> int | None:
+    """CPU threads that a network is best run on; None for torch's own choice."""
+    return 1 if network.device.type == "cpu" and network.num_parameters() < SMALL else None
+
+
+def load_checkpoint(path: str, device: str = "auto", dtype: str = "auto") -> tuple[Any, Any]:
+    """The tokenizer and the network of a checkpoint folder, or of a shipped one by its name; nothing is
+    ever downloaded. Raises ModelError."""
+    return _load(path, device, dtype, "AutoModelForCausalLM")
+
+
+def load_classifier(path: str, device: str = "auto", dtype: str = "auto") -> tuple[Any, Any]:
+    """The same with a head that classifies sequences."""
+    return _load(path, device, dtype, "AutoModelForSequenceClassification")
+
+
+def _load(path: str, device: str, dtype: str, kind: str) -> tuple[Any, Any]:
+    folder = _folder(path)
     if dtype not in DTYPES:
         raise ModelError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
     try:
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        import transformers
         from transformers.utils import logging
     except ImportError as error:
         raise ModelError("local models need more packages: pip install 'turnbench[local]'") from error
@@ -323,8 +345,9 @@ def _load(folder: Path, device: str, dtype: str) -> tuple[Any, Any]:
     # The progress to be shown is the run's, not that of reading a file.
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        network: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        made = getattr(transformers, kind)
+        network: Any = made.from_pretrained(folder, dtype=dtype, local_files_only=True)
         return tokenizer, network.to(device).eval().requires_grad_(False)
     except Exception as error:  # damaged files and unknown devices raise all kinds
         raise ModelError(f"{str(folder)!r} can't be loaded: {error}") from error

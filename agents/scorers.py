@@ -1,12 +1,27 @@
 """Scorers: a number for each path, by which an agent may choose among its own."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from turnbench.agents import check_options
+from turnbench.agents.confidence import (
+    DeepConfBottom,
+    DeepConfLowest,
+    DeepConfTail,
+    Entropy,
+    Length,
+    MeanLogprob,
+    Perplexity,
+    SelfCertainty,
+)
+from turnbench.agents.model import Model
+from turnbench.agents.progress import ProgressAdvantage
+from turnbench.agents.readers import Spec
+from turnbench.agents.reward_models import Judge, ProcessRewardModel, RewardModel
+from turnbench.agents.turn_scores import options_of
 from turnbench.agents.values import is_value_folder
 from turnbench.envs.errors import ConfigError, UnknownName
 from turnbench.envs.record import Trajectory
@@ -42,35 +57,46 @@ class TrueReturn:
         return [path.ret for path in paths]
 
 
-class MeanLogprob:
-    """The mean log-prob (nats) of all sampled tokens of a path: the model's own confidence."""
-
-    oracle = False
-
-    def score(self, paths: Sequence[Trajectory], rng: np.random.Generator) -> list[float]:
-        """Mean over tokens; minus infinity for a path without any turn. Raises ConfigError."""
-        return [self._mean(path) for path in paths]
-
-    def _mean(self, path: Trajectory) -> float:
-        if any(turn.tokens is None for turn in path.turns):
-            raise ConfigError("the scorer mean_logprob needs log-probs, which this model doesn't give")
-        logprobs = [p for turn in path.turns if turn.tokens for p in turn.tokens.logprobs]
-        return math.fsum(logprobs) / len(logprobs) if logprobs else -math.inf
-
-
 SCORERS: dict[str, type[Scorer]] = {
+    "deepconf_bottom10": DeepConfBottom,
+    "deepconf_lowest": DeepConfLowest,
+    "deepconf_tail": DeepConfTail,
+    "entropy": Entropy,
+    "judge": Judge,
+    "length": Length,
     "mean_logprob": MeanLogprob,
+    "perplexity": Perplexity,
+    "prm": ProcessRewardModel,
+    "progress": ProgressAdvantage,
     "random": RandomScore,
     "return": TrueReturn,
+    "reward_model": RewardModel,
+    "self_certainty": SelfCertainty,
 }
 
 
-def make_scorer(name: str) -> Scorer:
-    """The scorer of that name, or the trained value function in that folder. Raises UnknownName."""
-    if name in SCORERS:
-        return SCORERS[name]()
-    if is_value_folder(name):
-        from turnbench.agents.regression import trained_value
+def make_scorer(spec: Scorer | Spec, model: Model | None = None) -> Scorer:
+    """The scorer that an agent's option describes.
 
-        return trained_value(Path(name).resolve())
-    raise UnknownName("scorer", name, SCORERS)
+    A name, the folder of a trained value function, or a mapping of `scorer` (a name) and its options.
+    `model` is the agent's, for those that ask one. Raises UnknownName, ConfigError.
+    """
+    if not isinstance(spec, str | Mapping):
+        return spec
+    options: dict[str, Any] = {}
+    if isinstance(spec, str):
+        name = spec
+    else:
+        name, options = options_of(spec, "scorer")
+    if name in SCORERS:
+        cls: Any = SCORERS[name]
+        check_options(f"scorer {name!r}", cls, options, given={"asked"})
+        made: Scorer = cls(model, **options) if cls is Judge else cls(**options)
+        return made
+    if not is_value_folder(name):
+        raise UnknownName("scorer", name, SCORERS)
+    if options:
+        raise ConfigError(f"the value function in {name} takes no options, but got {', '.join(options)}")
+    from turnbench.agents.regression import trained_value
+
+    return trained_value(Path(name).resolve())

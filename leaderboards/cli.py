@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnbench.leaderboards import publishing
+from turnbench.leaderboards import publishing, scoring
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -278,6 +278,7 @@ def credit(
 
 
 publishing.register(app)
+scoring.register(app)
 
 
 def _headline(suite: "Suite", folder: Path) -> str:

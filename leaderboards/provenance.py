@@ -31,7 +31,8 @@ def provenance(suite: Suite) -> dict[str, Any]:
         "modules": {name: _source(name) for name in sorted(_own_modules(suite))},
         "worlds": [world_of(spec) for spec in suite.envs],
         "checkpoints": {name: _checkpoint(spec) for name, spec in suite.models.items()}
-        | {f"{name}'s value": _folder(p, p / "backbone") for name, p in _value_folders(suite)},
+        | {f"{name}'s value": folder_digest(p, p / "backbone") for name, p in _value_folders(suite)}
+        | {name: folder_digest(path) for name, path in _scorer_folders(suite)},
     }
 
 
@@ -103,10 +104,11 @@ def _checkpoint(spec: dict[str, Any]) -> str | None:
     from turnbench.agents import checkpoint_folder
 
     folder = checkpoint_folder(spec)
-    return None if folder is None or not folder.is_dir() else _folder(folder)
+    return None if folder is None or not folder.is_dir() else folder_digest(folder)
 
 
-def _folder(*folders: Path) -> str:
+def folder_digest(*folders: Path) -> str:
+    """Digest of the files of folders, names and contents, that are part of a checkpoint."""
     paths = (p for folder in folders for p in sorted(folder.iterdir()))
     return _digest((p.name, _content(p)) for p in paths if p.is_file() and p.name not in NO_PART)
 
@@ -121,6 +123,21 @@ def _value_folders(suite: Suite) -> Iterator[tuple[str, Path]]:
             path = given.get("value") if isinstance(given, dict) else given
             if isinstance(path, str) and is_value_folder(path):
                 yield name, Path(path)
+
+
+def _scorer_folders(suite: Suite) -> Iterator[tuple[str, Path]]:
+    """The checkpoints that rows choose or watch by, under what they are to the scorer."""
+    from turnbench.agents import shipped_path
+
+    for name, spec in suite.agents.items():
+        for option in ("scorer", "watch"):
+            given = spec.options.get(option)
+            for role, model in given.items() if isinstance(given, dict) else ():
+                path = model.get("path") if isinstance(model, dict) else model
+                if role in ("policy", "reference", "model") and isinstance(path, str):
+                    folder = shipped_path(path)
+                    if folder.is_dir():
+                        yield f"{name}'s {role}", folder
 
 
 def _content(path: Path) -> bytes:

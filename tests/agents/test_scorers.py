@@ -48,10 +48,28 @@ def test_random_scores_choose_blindly_and_repeatably() -> None:
     assert np.abs(shares - 0.25).max() < 4 * math.sqrt(0.25 * 0.75 / 4000)
 
 
+OPTIONS = {"judge": {"model": {"backend": "api", "model": "m", "base_url": "http://127.0.0.1:1/v1"}}}
+OPTIONS |= dict.fromkeys(("entropy", "self_certainty"), {"policy": "FOLDER"})
+OPTIONS |= {f"deepconf_{kind}": {"policy": "FOLDER"} for kind in ("bottom10", "lowest", "tail")}
+OPTIONS |= {"progress": {"reference": "FOLDER"}, "prm": {"model": "FOLDER"}}
+OPTIONS |= {"reward_model": {"model": "FOLDER"}}
+
+
 @pytest.mark.parametrize("name", SCORERS)
 def test_scorers_by_name(name) -> None:
-    scorer = make_scorer(name)
-    assert isinstance(scorer, SCORERS[name]) and scorer.score([], RNG()) == []
+    scorer = make_scorer({"scorer": name, **OPTIONS.get(name, {})})
+    assert isinstance(scorer, SCORERS[name])
+    if name not in OPTIONS:
+        assert scorer.score([], RNG()) == make_scorer(name).score([], RNG()) == []
+
+
+def test_scorers_options_are_checked() -> None:
+    with pytest.raises(ConfigError, match="needs the option 'reference'"):
+        make_scorer("progress")
+    with pytest.raises(UnknownName, match="reference"):
+        make_scorer({"scorer": "progress", "refrence": "FOLDER"})
+    with pytest.raises(ConfigError, match="its name"):
+        make_scorer({"reference": "FOLDER"})
 
 
 def test_unknown_scorers_name_the_neighbours() -> None:

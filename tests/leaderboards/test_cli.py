@@ -11,6 +11,9 @@ from turnbench.leaderboards.log import NAME
 from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml
 
 COMMANDS = [
+    "score",
+    "references",
+    "threshold",
     "credit",
     "list",
     "check",

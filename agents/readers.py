@@ -1,0 +1,316 @@
+"""Readers: models that are asked what they think of given tokens, one checkpoint or server each.
+
+`LocalReader` loads a checkpoint under transformers (extra `local`); `ServerReader` asks a server that
+gives the log-probs of a prompt, as vLLM does. Two readers never need to be in memory at once: `reading`
+opens one and closes it.
+"""
+
+import json
+import math
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from turnbench.agents import check_options, shipped_path
+from turnbench.agents.spans import Host, Pair, fit, hosts_of
+from turnbench.agents.transcripts import Conversation, Form, Scribe
+from turnbench.envs.errors import ConfigError, ModelError, UnknownName
+from turnbench.envs.record import Trajectory
+
+Spec = str | Mapping[str, Any]
+Row = dict[str, list[float]]
+
+
+class Reader(Protocol):
+    """What a model says of given tokens. `context` is the longest sequence; None is without bound."""
+
+    name: str
+    context: int | None
+    vocabulary: int
+    tokenizer: Any
+
+    def measure(self, pairs: Sequence[Pair], names: Sequence[str] = ()) -> list[Row]:
+        """For each pair: `logprob` and the named measures of its second ids, in nats at temperature 1."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds."""
+        ...
+
+
+class Measured(NamedTuple):
+    """What a reader said of a path: for each turn its measures by name, one number a token; and how many
+    turns were read with the beginning of their prompt cut off, as the context is too short."""
+
+    turns: list[Row]
+    cut: int
+
+    def column(self, name: str) -> list[list[float]]:
+        """One measure, by turn."""
+        return [turn[name] for turn in self.turns]
+
+
+class LocalReader:
+    """A checkpoint folder, or the name of a shipped one, under transformers.
+
+    `device` and `dtype` as for HfModel. Only action tokens reach the network's head; sequences are
+    batched by length, and what several begin with is computed once. Raises ModelError.
+    """
+
+    def __init__(self, path: str, *, device: str = "auto", dtype: str = "auto") -> None:
+        from turnbench.agents.hf import load_checkpoint
+
+        self._use(*load_checkpoint(path, device, dtype), path)
+
+    @classmethod
+    def of(cls, network: Any, tokenizer: Any, name: str = "live") -> "LocalReader":
+        """A reader around a network in memory, in evaluation mode, which stays the caller's."""
+        reader = cls.__new__(cls)
+        reader._use(tokenizer, network, name)
+        return reader
+
+    def _use(self, tokenizer: Any, network: Any, name: str) -> None:
+        from turnbench.agents.decode import Decoder
+        from turnbench.agents.hf import Worker, threads_for
+
+        self.name, self.tokenizer = name, tokenizer
+        config = network.config.get_text_config()
+        self.context: int | None = getattr(config, "max_position_embeddings", None)
+        self.vocabulary = int(config.vocab_size)
+        decoder = Decoder(network, frozenset(), lambda ids, stop: False, max_rows=1, cache_bytes=0)
+        self._worker = Worker(decoder, threads_for(network))
+
+    def measure(self, pairs: Sequence[Pair], names: Sequence[str] = ()) -> list[Row]:
+        """The network's measures; its own thread computes them. Raises ModelError."""
+        _check_ids(pairs, self.vocabulary)
+        return self._worker.call(lambda decoder: decoder.score(pairs, names))
+
+    def close(self) -> None:
+        """End the thread and let the network go."""
+        self._worker.close()
+        del self._worker
+
+
+class ServerReader:
+    """`model` at an OpenAI-compatible server that gives a prompt's log-probs (vLLM's completions).
+
+    `tokenizer`: the folder of the model's tokenizer, since ids are what is sent. `base_url` and
+    `api_key_env` as for the `api` backend, `timeout` in seconds, `max_in_flight` requests at once.
+    Measures but the log-prob: `top`, from the 20 most probable tokens.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        tokenizer: str,
+        base_url: str | None = None,
+        api_key_env: str = "OPENAI_API_KEY",
+        context: int | None = None,
+        timeout: float = 300.0,
+        max_in_flight: int = 8,
+    ) -> None:
+        from turnbench.agents.api import server_address, server_key
+
+        self.model, self.name = model, model
+        endpoint = server_address(base_url)
+        self._key = server_key(api_key_env, endpoint)
+        self._url, self.timeout = f"{endpoint}/completions", timeout
+        self.tokenizer = load_tokenizer(tokenizer)
+        self.vocabulary, self.context = len(self.tokenizer), context
+        self._pool = ThreadPoolExecutor(max_in_flight, thread_name_prefix="turnbench-reader")
+
+    def measure(self, pairs: Sequence[Pair], names: Sequence[str] = ()) -> list[Row]:
+        """The server's log-probs; sequences that start others are sent once. Raises ModelError."""
+        unknown = [name for name in names if name != "top"]
+        if unknown:
+            raise ConfigError(f"{unknown[0]} needs whole distributions, which servers don't give")
+        _check_ids(pairs, self.vocabulary)
+        found: list[Row] = [{name: [] for name in ("logprob", *names)} for _ in pairs]
+        hosts = hosts_of([((*prompt, *ids), len(prompt)) for prompt, ids in pairs])
+        for host, row in zip(
+            hosts, self._pool.map(lambda h: self._ask(h, bool(names)), hosts), strict=True
+        ):
+            for index, start, end in host.spans:
+                for name in found[index]:
+                    found[index][name] = row[name][start:end]
+        return found
+
+    def _ask(self, host: Host, top: bool) -> Row:
+        """One number a token of the sequence, the first of which has none."""
+        body = {
+            "model": self.model,
+            "prompt": list(host.ids),
+            "max_tokens": 1,
+            "temperature": 0,
+            "prompt_logprobs": 20 if top else 1,
+        }
+        choice = self._choice(self._post(body))
+        given = choice.get("prompt_logprobs")
+        if not isinstance(given, list) or len(given) != len(host.ids):
+            raise ModelError(
+                f"{self.model} at {self._url} gives no log-probs of a prompt (prompt_logprobs), without "
+                "which given text can't be scored: use vLLM's server, or a local checkpoint"
+            )
+        try:
+            numbers = [
+                _of_token(entry, token) for entry, token in zip(given[1:], host.ids[1:], strict=True)
+            ]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"{self._url}: a prompt's log-probs are damaged: {error!r}") from error
+        return {
+            "logprob": [math.nan, *(number for number, _ in numbers)],
+            "top": [math.nan, *(best for _, best in numbers)],
+        }
+
+    def _choice(self, text: str) -> Mapping[str, Any]:
+        try:
+            choice = json.loads(text)["choices"][0]
+        except (ValueError, LookupError, TypeError) as error:
+            raise ModelError(f"{self._url}: the answer has no choices: {text[:200]!r}") from error
+        if not isinstance(choice, dict):
+            raise ModelError(f"{self._url}: the answer has no choices: {text[:200]!r}")
+        return choice
+
+    def _post(self, body: Mapping[str, Any]) -> str:
+        import httpx2
+
+        headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        try:
+            answer = httpx2.post(self._url, json=dict(body), headers=headers, timeout=self.timeout)
+        except Exception as error:
+            raise ModelError(f"no answer from {self._url}: {type(error).__name__}") from error
+        if answer.status_code >= 300:
+            said = " ".join(answer.text.split())[:300]
+            said = said.replace(self._key, "[key]") if self._key else said
+            raise ModelError(f"{self._url} answered {answer.status_code}: {said}")
+        text: str = answer.text
+        return text
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _of_token(entry: Mapping[str, Any], token: int) -> tuple[float, float]:
+    """The token's log-prob, and the mean of the most probable 20, from {id: {logprob, rank}}."""
+    mine = float(entry[str(token)]["logprob"])
+    ranked = sorted((float(e["logprob"]) for e in entry.values()), reverse=True)[:20]
+    return mine, math.fsum(ranked) / len(ranked)
+
+
+def _check_ids(pairs: Sequence[Pair], vocabulary: int) -> None:
+    for prompt, ids in pairs:
+        if min((*prompt, *ids)) < 0 or max((*prompt, *ids)) >= vocabulary:
+            raise ModelError(f"token ids outside the vocabulary of {vocabulary}")
+
+
+def load_tokenizer(path: str) -> Any:
+    """A folder's tokenizer; nothing is ever downloaded. Raises ModelError."""
+    folder = shipped_path(path)
+    if not folder.is_dir():
+        raise ModelError(f"no tokenizer folder {str(folder)!r}")
+    try:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except ImportError as error:
+        raise ModelError("tokenizers need more packages: pip install 'turnbench[local]'") from error
+    except Exception as error:
+        raise ModelError(f"{str(folder)!r}: its tokenizer can't be loaded: {error}") from error
+
+
+# --- by specification -----------------------------------------------------------------------------
+
+READERS: dict[str, type[LocalReader] | type[ServerReader]] = {"hf": LocalReader, "api": ServerReader}
+
+
+def open_reader(spec: Spec) -> Reader:
+    """The reader of a specification: a checkpoint's folder or name, or a mapping.
+
+    Mappings: `path` with LocalReader's options, and maybe `merge` with `alpha` (merging.py): the
+    weights are moved by alpha from those of `path` towards those of `merge`. Or `backend: api` with
+    ServerReader's options. Raises ConfigError, ModelError, UnknownName.
+    """
+    options = {"path": spec} if isinstance(spec, str) else dict(spec)
+    backend = options.pop("backend", "hf")
+    if backend not in READERS:
+        raise UnknownName("backend of a reader", str(backend), READERS)
+    towards, alpha = options.pop("merge", None), options.pop("alpha", None)
+    cls = READERS[backend]
+    check_options(f"a model of backend {backend!r}", cls, options, also=("merge", "alpha"))
+    if towards is None and alpha is None:
+        return cls(**options)
+    if towards is None or alpha is None or backend != "hf":
+        raise ConfigError(
+            "a merged reference needs `path`, `merge` (both checkpoint folders) and `alpha`"
+        )
+    return _merged(options, str(towards), float(alpha))
+
+
+def _merged(options: dict[str, Any], towards: str, alpha: float) -> Reader:
+    from turnbench.agents.merging import merge
+
+    with tempfile.TemporaryDirectory(prefix="turnbench-merge-") as folder:
+        merge(str(options["path"]), towards, alpha, Path(folder))
+        reader = LocalReader(**{**options, "path": folder})
+    reader.name = f"{options['path']} + {alpha:g} ({towards} - {options['path']})"
+    return reader
+
+
+@contextmanager
+def reading(spec: Spec) -> Iterator[Reader]:
+    """A reader that is closed, and its memory free, behind the block."""
+    reader = open_reader(spec)
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+_loaded: dict[str, Reader] = {}
+_loading = threading.Lock()
+
+
+def shared_reader(spec: Spec) -> Reader:
+    """One reader of that specification in a process, for all episodes; it stays in memory."""
+    folders = [spec] if isinstance(spec, str) else [spec.get("path"), spec.get("merge")]
+    written = [_written(shipped_path(path)) for path in folders if isinstance(path, str)]
+    key = json.dumps([spec if isinstance(spec, str) else dict(spec), written], sort_keys=True)
+    with _loading:
+        if key not in _loaded:
+            _loaded[key] = open_reader(spec)
+        return _loaded[key]
+
+
+def _written(folder: Path) -> int:
+    config = folder / "config.json"
+    return os.stat(config).st_mtime_ns if config.is_file() else 0
+
+
+def measured(
+    reader: Reader,
+    scribe: Scribe,
+    paths: Sequence[Trajectory | Conversation],
+    names: Sequence[str] = (),
+) -> list[Measured]:
+    """What a reader says of paths, all of them at once. Raises ModelError, LogError."""
+    return read_fitted(reader, [fit(scribe.pairs(path), reader.context) for path in paths], names)
+
+
+def read_fitted(
+    reader: Reader, fitted: Sequence[tuple[list[Pair], int]], names: Sequence[str] = ()
+) -> list[Measured]:
+    """The same of paths that are token ids already, with how many turns were cut (spans.fit)."""
+    rows = iter(reader.measure([pair for pairs, _ in fitted for pair in pairs], names))
+    return [Measured([next(rows) for _ in pairs], cut) for pairs, cut in fitted]
+
+
+def scribe_of(reader: Reader, form: Form = "auto") -> Scribe:
+    """Who writes for a reader."""
+    return Scribe(reader.tokenizer, reader.vocabulary, form)

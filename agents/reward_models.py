@@ -1,0 +1,292 @@
+"""Trained judges of paths, as Progress Advantage is compared with: reward models and a critic in words.
+
+`RewardModel` has a classification head on the last token: one output is the score; two are the log-odds
+of the second class; more are thresholds of an ordinal scale, whose expected grade 1 + sum sigmoid(logit)
+is the score (WildReward). `ProcessRewardModel` writes a critique that judges each turn in a \\boxed{} and
+scores a turn by P("correct") against P("incorrect") there (ThinkPRM). `Judge` asks any model for the
+probability of success. Local ones need the extra `local`.
+"""
+
+import json
+import math
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Literal
+
+from turnbench.agents import make_model
+from turnbench.agents.model import Completion, Message, Metered, Model, Prompt, Sampling
+from turnbench.agents.transcripts import conversation
+from turnbench.agents.turn_scores import TurnScorer
+from turnbench.agents.values import read_score
+from turnbench.envs.errors import ConfigError, ModelError, UnknownName
+from turnbench.envs.record import Trajectory, Usage
+
+HEADS = ("auto", "scalar", "binary", "ordinal")
+PASS_TOKENS = 4096
+
+
+class RewardModel(TurnScorer):
+    """A sequence classifier from a checkpoint folder, asked about a path after each of its turns.
+
+    `head`: "scalar" (one output), "binary" (two), "ordinal" (any number), or "auto" by their number.
+    `by_turn`: whether every turn gets a number, or the last one alone. `max_tokens` bounds the text,
+    which is cut from the left. A path's score is its last turn's number.
+    """
+
+    name, turn = "reward model", "last"
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        head: Literal["auto", "scalar", "binary", "ordinal"] = "auto",
+        by_turn: bool = False,
+        max_tokens: int | None = None,
+        device: str = "auto",
+    ) -> None:
+        if head not in HEADS:
+            raise UnknownName("head of a reward model", head, HEADS)
+        self.model, self.head, self.by_turn = model, head, by_turn
+        self.max_tokens, self.device = max_tokens, device
+
+    def turns(self, paths: Sequence[Trajectory]) -> list[list[float]]:
+        """One number a turn; not a number where a turn wasn't asked about. Raises ModelError."""
+        classifier = _classifier(self.model, self.device)
+        asked = [
+            (k, end)
+            for k, path in enumerate(paths)
+            for end in range(1, len(path.turns) + 1)
+            if self.by_turn or end == len(path.turns)
+        ]
+        texts = [_beginning(paths[k], end) for k, end in asked]
+        found = [[math.nan] * len(path.turns) for path in paths]
+        for (k, end), logits in zip(asked, classifier.logits(texts, self.max_tokens), strict=True):
+            found[k][end - 1] = graded(logits, self.head)
+        return found
+
+
+def graded(logits: Sequence[float], head: str = "auto") -> float:
+    """The score that a head's outputs stand for. Raises ModelError where they don't fit the head."""
+    wanted = {1: "scalar", 2: "binary"}.get(len(logits), "ordinal") if head == "auto" else head
+    sizes = {"scalar": 1, "binary": 2}
+    if sizes.get(wanted, len(logits)) != len(logits) or not logits:
+        raise ModelError(f"a {wanted} head has {sizes[wanted]} outputs, but this one {len(logits)}")
+    if not all(map(math.isfinite, logits)):
+        raise ModelError("the reward model gave what is no finite number")
+    if wanted == "scalar":
+        return logits[0]
+    if wanted == "binary":
+        return logits[1] - logits[0]
+    return 1 + math.fsum(1 / (1 + math.exp(-max(-700.0, logit))) for logit in logits)
+
+
+def _beginning(path: Trajectory, turns: int) -> list[dict[str, str]]:
+    """The conversation up to and with a turn's action."""
+    rows = conversation(path).messages[: 2 * turns]
+    return [{"role": m.role, "content": m.content} for m in rows]
+
+
+class _Classifier:
+    """A checkpoint with a classification head, for any number of threads."""
+
+    def __init__(self, path: str, device: str) -> None:
+        from turnbench.agents.hf import load_classifier
+
+        self.tokenizer, self.network = load_classifier(path, device)
+        self.lock = threading.Lock()
+
+    def logits(self, texts: Sequence[list[dict[str, str]]], limit: int | None) -> list[list[float]]:
+        """The head's outputs for each conversation."""
+        with self.lock:
+            ids = [self._ids(text, limit) for text in texts]
+            order = sorted(range(len(ids)), key=lambda k: len(ids[k]))
+            found: list[list[float]] = [[] for _ in ids]
+            for batch in self._batches(order, ids):
+                for k, row in zip(batch, self._pass([ids[k] for k in batch]), strict=True):
+                    found[k] = row
+            return found
+
+    def _ids(self, rows: list[dict[str, str]], limit: int | None) -> list[int]:
+        if getattr(self.tokenizer, "chat_template", None):
+            text = self.tokenizer.apply_chat_template(rows, tokenize=False)
+        else:
+            text = "".join(f"[{row['role']}]: {row['content']}\n" for row in rows)
+        ids = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
+        context = getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
+        bound = min((n for n in (limit, context) if n), default=len(ids))
+        return ids[-bound:]  # type: ignore[no-any-return]
+
+    def _batches(self, order: Sequence[int], ids: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Neighbours in length; without a padding token each is alone."""
+        batches: list[list[int]] = []
+        pads = self.network.config.pad_token_id is not None
+        for k in order:
+            if not batches or not pads or len(ids[k]) * (len(batches[-1]) + 1) > PASS_TOKENS:
+                batches.append([])
+            batches[-1].append(k)
+        return batches
+
+    def _pass(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        import torch
+
+        width, pad = max(map(len, rows)), self.network.config.pad_token_id or 0
+        ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows])
+        mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+        device = self.network.device
+        with torch.inference_mode():
+            made = self.network(input_ids=ids.to(device), attention_mask=mask.to(device))
+        return made.logits.float().tolist()  # type: ignore[no-any-return]
+
+
+@cache
+def _classifier(path: str, device: str) -> _Classifier:
+    """One for all episodes of a process."""
+    return _Classifier(path, device)
+
+
+# --- a critic in words ----------------------------------------------------------------------------
+
+CRITIQUE = """\
+You are given a task and an agent's turns. Review each turn in order: say in a sentence or two whether it \
+brings the agent nearer to the goal, and end the review of each turn with \\boxed{correct} or \
+\\boxed{incorrect}. Stop after the last turn."""
+_BOXED = re.compile(r"\\boxed\{\s*(correct|incorrect)\s*\}", re.IGNORECASE)
+BOX = "\\boxed{"
+
+
+class ProcessRewardModel(TurnScorer):
+    """A critic that thinks in words, in ThinkPRM's form: a checkpoint (`path`) under transformers.
+
+    One critique a path; a turn without a verdict has no number, and a path without any scores 0.5.
+    `turn`: how turns make a path's score. `max_tokens` bounds the critique.
+    """
+
+    name = "process reward model"
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        turn: str = "last",
+        max_tokens: int = 1024,
+        temperature: float = 0.0,
+        device: str = "auto",
+    ) -> None:
+        self.model, self.turn, self.device = model, turn, device
+        self.sampling = Sampling(temperature, 1.0, max_tokens)
+
+    def turns(self, paths: Sequence[Trajectory]) -> list[list[float]]:
+        """P(correct) / (P(correct) + P(incorrect)) at each turn's verdict. Raises ModelError."""
+        model = _shared_model(json.dumps({"backend": "hf", "path": self.model, "device": self.device}))
+        asked = [Prompt((Message("user", f"{CRITIQUE}\n\n{steps_text(path)}"),)) for path in paths]
+        answers = model.generate(asked, self.sampling) if asked else []
+        return [
+            self._verdicts(model, answer, len(path.turns)) if isinstance(answer, Completion) else []
+            for answer, path in zip(answers, paths, strict=True)
+        ]
+
+    def path_score(self, numbers: Sequence[float]) -> float:
+        """Of the turns that were judged."""
+        judged = [number for number in numbers if math.isfinite(number)]
+        return super().path_score(judged) if judged else 0.5
+
+    def _verdicts(self, model: Any, answer: Completion, turns: int) -> list[float]:
+        words = [verdict.lower() == "correct" for verdict in _BOXED.findall(answer.text)]
+        places = _boxes(model, answer.ids)
+        if len(places) == len(words):
+            numbers = [_odds(model, answer.prompt_ids + answer.ids[:k]) for k in places]
+        else:  # a verdict's brace shares a token with what follows: its word is what there is
+            numbers = [float(word) for word in words]
+        return [*numbers, *[math.nan] * turns][:turns]
+
+
+def steps_text(path: Trajectory) -> str:
+    """The task and the numbered turns, as a critic or a judge reads them."""
+    rows = []
+    for k, turn in enumerate(path.turns, start=1):
+        rows.append(f"{'Task' if k == 1 else 'Observation'}: {turn.observation}\nTurn {k}: {turn.text}")
+    return "\n".join([*rows, f"Observation: {path.final}"])
+
+
+def _boxes(model: Any, ids: Sequence[int]) -> list[int]:
+    """How many tokens stand before each verdict, where the brace ends a token."""
+    text = [model.chat.text(ids[:k]) for k in range(1, len(ids) + 1)]
+    return [
+        k
+        for k, said in enumerate(text, start=1)
+        if said.endswith(BOX) and k < len(ids) and _BOXED.match(text[-1][len(said) - len(BOX) :])
+    ]
+
+
+def _odds(model: Any, before: tuple[int, ...]) -> float:
+    words = [tuple(model.chat.tokens(word)) for word in ("correct", "incorrect")]
+    right, wrong = (math.fsum(row) for row in model.logprobs([(before, word) for word in words]))
+    return 1 / (1 + math.exp(min(700.0, wrong - right)))
+
+
+@cache
+def _shared_model(spec: str) -> Any:
+    return make_model(json.loads(spec))
+
+
+# --- any model as a judge -------------------------------------------------------------------------
+
+JUDGE = """\
+You judge whether an agent has solved its task. You are shown the task, the agent's turns and what it saw \
+last. Answer with the probability that the task was solved: one decimal number from 0 to 1 and nothing \
+else."""
+WHICH = """\
+An agent has failed its task. You are shown the task and its numbered turns. Which turn was the decisive \
+mistake, without which the task could have been solved? Answer with that turn's number and nothing else."""
+_TURN = re.compile(r"(?<![\w.])(\d{1,6})(?![\w%]|[.,]\d)")
+
+
+class Judge(TurnScorer):
+    """A model that is asked for a path's probability of success, without training.
+
+    `model`: its specification, as in a suite; the agent's own if left out. An answer without a number
+    counts as a fallback and scores 0.5. The number stands at the last turn.
+    """
+
+    name, turn = "judge", "last"
+
+    def __init__(self, asked: Model | None = None, *, model: Mapping[str, Any] | None = None) -> None:
+        if model is None and asked is None:
+            raise ConfigError("the scorer 'judge' needs the option 'model'")
+        self._own = None if model is None else Metered(_shared_model(json.dumps(dict(model))))
+        self.asked: Any = self._own or asked
+        self.fallbacks = 0
+
+    @property
+    def usage(self) -> Usage:
+        """What the model given in place of the agent's own cost."""
+        return Usage() if self._own is None else self._own.usage
+
+    def turns(self, paths: Sequence[Trajectory]) -> list[list[float]]:
+        """The probability at the last turn; not a number before. Raises ModelError."""
+        said = self._ask([f"{JUDGE}\n\n{steps_text(path)}\n\nProbability:" for path in paths])
+        found = []
+        for path, text in zip(paths, said, strict=True):
+            number = None if text is None else read_score(text)
+            self.fallbacks += number is None
+            found.append([math.nan] * (len(path.turns) - 1) + [0.5 if number is None else number])
+        return [row if path.turns else [] for row, path in zip(found, paths, strict=True)]
+
+    def decisive(self, paths: Sequence[Trajectory]) -> list[int | None]:
+        """Which turn (from 0) it holds for the decisive mistake; None where it doesn't say."""
+        said = self._ask([f"{WHICH}\n\n{steps_text(path)}\n\nTurn:" for path in paths])
+        return [read_turn(text, len(path.turns)) for text, path in zip(said, paths, strict=True)]
+
+    def _ask(self, texts: Sequence[str]) -> list[str | None]:
+        prompts = [Prompt((Message("user", text),)) for text in texts]
+        answers = self.asked.generate(prompts, Sampling(0.0, 1.0, 16)) if prompts else []
+        return [answer.text if isinstance(answer, Completion) else None for answer in answers]
+
+
+def read_turn(text: str | None, turns: int) -> int | None:
+    """The first whole number in `text`, counted from 0, if there is such a turn."""
+    found = _TURN.search(text or "")
+    number = int(found[1]) - 1 if found else -1
+    return number if 0 <= number < turns else None

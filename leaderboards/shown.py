@@ -1,0 +1,127 @@
+"""Scores shown: tables in the terminal, and a run's log with numbers by turn for its page."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from turnbench.agents.core import Population
+from turnbench.agents.turn_scores import show
+from turnbench.leaderboards.log import (
+    NAME,
+    VERSION,
+    Episode,
+    episode_line,
+    json_line,
+    read_episodes,
+    read_header,
+)
+from turnbench.leaderboards.scored import Rated
+
+
+def write_shown(run: Path, out: Path, rated: Mapping[str, Mapping[str, Rated]]) -> None:
+    """Write a copy of a run's log in which pages find the scores (`turnbench view OUT`)."""
+    fresh = out / f".{NAME}.new"
+    with fresh.open("wb") as file:
+        file.write(json_line({"turnbench_log": VERSION, **_without_version(read_header(run))}))
+        for episode in read_episodes(run):
+            population = _with_scores(episode, rated)
+            file.write(episode_line(episode.key, population, episode.privileges, episode.seconds))
+    fresh.replace(out / NAME)
+
+
+def _without_version(header: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in header.items() if key != "turnbench_log"}
+
+
+def _with_scores(episode: Episode, rated: Mapping[str, Mapping[str, Rated]]) -> Population:
+    key = episode.key
+    for k, path in enumerate(episode.population.trajectories):
+        case = f"{key.agent}/{key.env}/{key.task}/{key.seed}/{k}"
+        for name, values in rated.items():
+            if case in values and name not in ("return (oracle)", "length", "random"):
+                show(path, name, values[case][0])
+    return episode.population
+
+
+def score_table(told: Mapping[str, Any]) -> Table:
+    """Scorers by what they are good for."""
+    pools = told["best_of_n"]
+    how = told["aggregation"]
+    title = (
+        f"{told['scored']} of {told['paths']} paths scored; {how['token']} over tokens, {how['turn']} over "
+        f"turns; {pools['pools']} pools"
+    )
+    if pools["pools"]:
+        sizes = pools["sizes"]
+        title += f" of {sizes[0]}" + (f" to {sizes[-1]}" if len(sizes) > 1 else "")
+    table = Table(title=title, title_justify="left")
+    for name in ("scorer", "best-of-n success", "best-of-n return", "AUROC (95 %)", "Spearman", "AURC"):
+        table.add_column(name, justify="left" if name == "scorer" else "right")
+    for name, row in told["uncertainty"].items():
+        best = pools["by_scorer"][name] or {}
+        cells = [_cell(best.get("success")), _cell(best.get("return"))]
+        table.add_row(name, *cells, _auroc(row), _number(row.get("spearman")), _number(row.get("aurc")))
+    for name, what in (("mean of all attempts", "mean_at_n"), ("best attempt (oracle)", "oracle_at_n")):
+        if "success" in pools.get(what, {}):
+            table.add_row(name, _cell(pools[what]["success"]), "", "", "", "")
+    return table
+
+
+def attribution_table(told: Mapping[str, Any]) -> Table | None:
+    """Rules by scorer; None where no case has a label."""
+    rows = {name: rules for name, rules in told["attribution"].items() if rules}
+    if not rows:
+        return None
+    cases = next(iter(rows.values()))["guessing"]["cases"]
+    table = Table(title=f"attribution of {cases} labelled failures", title_justify="left")
+    for name in ("scorer", "rule", "step accuracy", "agent accuracy", "error in steps"):
+        table.add_column(name, justify="left" if name in ("scorer", "rule") else "right")
+    for name, rules in rows.items():
+        for rule, verdict in rules.items():
+            if rule != "guessing":
+                table.add_row(name, rule, *_verdict(verdict))
+    table.add_row("guessing", "", *_verdict(next(iter(rows.values()))["guessing"]))
+    return table
+
+
+def choice_table(what: str, told: Mapping[str, Any], most: int) -> Table:
+    """Options by their figures on the tasks that choose and on the others; the chosen ones are marked."""
+    one, other = told["tasks"]
+    title = f"{what}: {one} tasks choose (marked *), {other} tell"
+    table = Table(title=title, title_justify="left")
+    for name in (what, "AUROC, chooses", "tells", "best-of-n, chooses", "tells"):
+        table.add_column(name, justify="left" if name == what else "right")
+    rows = sorted(told["table"].items(), key=lambda row: -(row[1]["chooses"]["auroc"] or 0))
+    for name, row in rows[:most]:
+        cells = [
+            _number(row[half][figure])
+            + ("*" if half == "chooses" and told[figure]["chosen"] == name else "")
+            for figure in ("auroc", "best_of_n")
+            for half in ("chooses", "tells")
+        ]
+        table.add_row(name, *cells)
+    return table
+
+
+def _verdict(row: Mapping[str, Any]) -> list[str]:
+    return [_number(row["step"]), _number(row["agent"]), _number(row["mae"])]
+
+
+def _auroc(row: Mapping[str, Any]) -> str:
+    if row.get("auroc") is None:
+        return str(row.get("why", "-"))
+    low, high = row["interval"]
+    return f"{row['auroc']:.3f} ({low:.3f}-{high:.3f})"
+
+
+def _cell(cell: Mapping[str, Any] | None) -> str:
+    if cell is None:
+        return "-"
+    low, high = cell["interval"]
+    return f"{cell['mean']:.3f} ({low:.3f}-{high:.3f})"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,308 @@
+"""Scoring after the fact: cases of every kind, what scores are good for, and the commands on a real run."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from turnbench.agents.attribution import Label
+from turnbench.agents.readers import Measured
+from turnbench.agents.turn_scores import Aggregation, grid
+from turnbench.envs.errors import ConfigError, LogError
+from turnbench.envs.record import Outcome, Task, Tokens, Trajectory, Turn
+from turnbench.leaderboards import choices, scored
+from turnbench.leaderboards.cases import Case, read_cases
+from turnbench.leaderboards.cli import app
+from turnbench.leaderboards.scored import Said
+
+WHO_AND_WHEN = Path(__file__).parents[3] / "shared" / "data" / "who_and_when"
+
+
+def case(task: str, k: int, rng, *, success: bool, turns: int = 3, skill: float = 2.0) -> Case:
+    """A path whose tokens the model that played likes more if it succeeds."""
+    logs = [rng.normal(skill * success - 3, 1, 2).clip(max=-0.01) for _ in range(turns)]
+    rows = [Turn("o", "a", 0.0, None, Tokens(0, (1,), (2, 3), tuple(row.tolist()))) for row in logs]
+    path = Trajectory(Task("e", task), (*rows[:-1], rows[-1]), "", Outcome.OK, success=success)
+    return Case(f"{task}/{k}", task, task, "train", path, None, success)
+
+
+def pool(tasks: int = 30, n: int = 4, skill: float = 2.0) -> list[Case]:
+    rng = np.random.default_rng(7)
+    return [
+        case(f"t{t}", k, rng, success=bool(rng.random() < 0.4), skill=skill)
+        for t in range(tasks)
+        for k in range(n)
+    ]
+
+
+def nothing(cases: list[Case]) -> Said:
+    """A reference that likes everything alike."""
+    rows = {c.id: Measured([{"logprob": [-3.0, -3.0]} for _ in c.path.turns], 0) for c in cases}
+    return Said(rows, {})
+
+
+def told_of(cases: list[Case]):
+    mine, theirs = scored.played(cases), nothing(cases)
+    return scored.report(cases, scored.rate(cases, mine, theirs, Aggregation()), [mine, theirs])
+
+
+def test_a_score_that_knows_is_told_from_one_that_doesnt() -> None:
+    told = told_of(pool())
+    knows, blind = told["uncertainty"]["progress"], told["uncertainty"]["random"]
+    assert knows["auroc"] > 0.9 and knows["interval"][0] > blind["interval"][1]
+    assert blind["auroc"] == pytest.approx(0.5, abs=0.15)
+    best = {name: row["success"]["mean"] for name, row in told["best_of_n"]["by_scorer"].items()}
+    assert told["best_of_n"]["oracle_at_n"]["success"]["mean"] >= best["progress"] > best["random"]
+    assert told["best_of_n"]["sizes"] == [4] and told["scored"] == told["paths"] == 120
+
+
+def test_one_class_is_said_to_be_undefined() -> None:
+    rng = np.random.default_rng(0)
+    cases = [case(f"t{k}", 0, rng, success=False) for k in range(4)]
+    told = told_of(cases)
+    assert told["uncertainty"]["progress"]["auroc"] is None
+    assert told["uncertainty"]["progress"]["why"] == "undefined: all of the 4 paths failed"
+    assert told["best_of_n"]["pools"] == 0 and told["best_of_n"]["by_scorer"]["progress"] is None
+
+
+def test_attribution_counts_labelled_failures() -> None:
+    cases = []
+    for k in range(4):
+        logs = [(-1.0,), (-9.0,), (-1.0,)]
+        rows = tuple(Turn("o", "a", 0.0, None, Tokens(0, (1,), (2,), row)) for row in logs)
+        path = Trajectory(Task("e", str(k)), rows, "", Outcome.OK, success=False)
+        label = Label(1 if k else 0, "b" if k else "a")
+        cases.append(Case(str(k), "p", str(k), "", path, None, False, label, ("a", "b", "a")))
+    mine = scored.played(cases)
+    theirs = Said({c.id: Measured([{"logprob": [-2.0]}] * 3, 0) for c in cases}, {})
+    rated = scored.rate(cases, mine, theirs, Aggregation())
+    told = scored.attribution(cases, rated["progress"])
+    assert told["sharpest_drop"] == {"cases": 4, "step": 0.75, "agent": 0.75, "mae": 0.25}
+    assert told["guessing"]["step"] == pytest.approx(1 / 3)
+    assert scored.attribution(cases[:0], {}) == {}
+
+
+def test_the_grid_is_chosen_on_other_tasks_than_it_is_told_on() -> None:
+    cases = pool()
+    one, other = choices.halves(cases)
+    assert one and other and not {c.task for c in one} & {c.task for c in other}
+    told = choices.aggregation_grid(*choices.halves(cases), scored.played(cases), nothing(cases))
+    assert len(told["table"]) == len(grid()) == 7 * 7 + 3 * 7
+    best = told["auroc"]["chosen"]
+    assert told["table"][best]["chooses"]["auroc"] == max(
+        row["chooses"]["auroc"] for row in told["table"].values()
+    )
+    assert told["auroc"]["here"] == told["table"][best]["tells"]["auroc"]
+
+
+def test_the_best_of_a_grid_is_above_chance_for_nothing() -> None:
+    """With scores that know nothing the null spread holds what picking the best brings."""
+    cases = pool(skill=0.0)
+    told = choices.aggregation_grid(*choices.halves(cases), scored.played(cases), nothing(cases))
+    assert 0.53 < told["null"]["auroc"]["mean"] < told["null"]["auroc"]["p95"] < 0.8
+    best = max(row["tells"]["auroc"] for row in told["table"].values())
+    assert abs(best - told["null"]["auroc"]["mean"]) < 0.15
+    _, other = choices.halves(cases)
+    base = sum(bool(c.success) for c in other) / len(other)
+    assert told["null"]["best_of_n"]["mean"] > base
+
+
+def test_a_threshold_keeps_its_false_alarms() -> None:
+    cases = pool(tasks=60)
+    rated = scored.progress_of(cases, scored.played(cases), nothing(cases), Aggregation())
+    for allowed in (0.0, 0.1, 0.3):
+        told = choices.threshold(cases, rated, how="mean", after=2, false_alarms=allowed)
+        assert told["false_alarms"] <= allowed + 1e-9 and told["detected"] > 0.3
+    assert told["held_out"]["detected"] > told["held_out"]["false_alarms"]
+    with pytest.raises(ConfigError, match="succeeded and paths that failed"):
+        choices.threshold([c for c in cases if c.success], rated, how="mean", after=1, false_alarms=0.1)
+    assert choices.lowest([1.0], "mean", 2) == math.inf
+
+
+# --- cases ----------------------------------------------------------------------------------------
+
+TALK = [
+    {"role": "system", "content": "Craft."},
+    {"role": "user", "content": "Goal: craft stick."},
+    {"role": "assistant", "content": "get 2 oak log", "name": "a"},
+    {"role": "user", "content": "Got 2 oak log"},
+    {"role": "assistant", "content": "inventory", "name": "b"},
+]
+
+
+def test_conversations_are_cases(tmp_path) -> None:
+    row = {"messages": TALK, "task": "x", "success": False, "mistake_step": 4, "mistake_agent": "b"}
+    (tmp_path / "a.jsonl").write_text(
+        f"{json.dumps(row)}\n\n{json.dumps({'messages': TALK})}\n", encoding="utf-8"
+    )
+    first, second = read_cases(tmp_path / "a.jsonl").cases
+    assert (first.success, first.label, first.speakers) == (False, Label(1, "b"), ("a", "b"))
+    assert first.path.turns[0].observation == "Craft.\nGoal: craft stick."
+    assert second.success is None and second.label is None and first.said.actions == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{", "line 1 is no JSON"),
+        ("[1]", "no JSON object"),
+        ('{"messages": [{"role": "user"}]}', "a role and a content"),
+        ('{"messages": [], "success": "yes"}', "success is 'yes'"),
+        ('{"messages": [], "mistake_step": "one"}', "no whole number"),
+        ('{"messages": []}', "no path that could be scored"),
+    ],
+)
+def test_bad_conversations_are_named(tmp_path, line, why) -> None:
+    (tmp_path / "a.jsonl").write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(LogError, match=why):
+        read_cases(tmp_path / "a.jsonl")
+    with pytest.raises(LogError, match="neither"):
+        read_cases(tmp_path / "none")
+
+
+@pytest.mark.skipif(not WHO_AND_WHEN.is_dir(), reason="needs ../shared/data/who_and_when")
+def test_who_and_when_is_read_with_its_labels() -> None:
+    found = read_cases(WHO_AND_WHEN).cases
+    assert len(found) == 11 and all(c.success is False and c.label for c in found)
+    for one in found:
+        assert 0 <= one.label.step < len(one.speakers) == len(one.path.turns)
+    named = [one.speakers[one.label.step] == one.label.agent for one in found]
+    assert sum(named) == 9  # the labels of two name another than who speaks at their step
+    told = scored.attribution(
+        found, {c.id: ([-float(k == 1) for k in range(len(c.speakers))], 0) for c in found}
+    )
+    assert told["sharpest_drop"]["cases"] == 11 and 0 < told["sharpest_drop"]["step"] < 1
+
+
+def test_a_damaged_file_of_measures_is_named_and_a_torn_line_dropped(tmp_path) -> None:
+    kept = scored.Measures(tmp_path)
+    kept.write([{"key": "k", "case": "1", "turns": [{"logprob": [-1.0]}], "cut": 0}])
+    kept.write([{"key": "k", "case": "2", "failure": "too long"}])
+    with kept.path.open("ab") as file:
+        file.write(b'{"key": "k", "ca')
+    assert kept.read("k") == ({"1": ([{"logprob": [-1.0]}], 0)}, {"2": "too long"})
+    kept.write([{"key": "other", "case": "1", "failure": "x"}])
+    assert kept.read("other").failed == {"1": "x"}
+    kept.path.write_text("nonsense\n", encoding="utf-8")
+    with pytest.raises(LogError, match="line 1 is damaged"):
+        kept.read("k")
+
+
+# --- the commands on a real run -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory) -> str:
+    """The shipped model with a little noise."""
+    torch = pytest.importorskip("torch")
+    from turnbench.agents.hf import load_checkpoint
+
+    folder = tmp_path_factory.mktemp("reference")
+    tokenizer, network = load_checkpoint("turnbench/tiny", "cpu")
+    torch.manual_seed(0)
+    for weight in network.parameters():
+        weight += 0.02 * weight.std().nan_to_num() * torch.randn_like(weight)
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def folder(reference, tmp_path_factory) -> Path:
+    """A run of a suite whose best-of-n chooses by Progress Advantage, and whose react is monitored."""
+    from turnbench.leaderboards.runner import run
+    from turnbench.leaderboards.suite import parse_suite
+    from turnbench.leaderboards.yamlfile import dump_yaml, parse_yaml
+
+    by = {"scorer": "progress", "reference": reference}
+    watch = {"agent": "monitor", "model": "tiny", "instructions": False, "watch": by, "threshold": -9.0}
+    suite = {
+        "suite": "scoring",
+        "envs": [{"id": "turnbench/TextCraft-v0", "split": "train", "tasks": 3, "max_turns": 4}],
+        "models": {"tiny": {"backend": "hf", "path": "turnbench/tiny", "max_tokens": 24}},
+        "agents": {
+            "best": {"agent": "best_of_n", "model": "tiny", "n": 3, "instructions": False, "scorer": by},
+            "watched": watch,
+        },
+    }
+    out = tmp_path_factory.mktemp("run")
+    assert run(parse_suite(parse_yaml(dump_yaml(suite), "s.yaml")), out, workers=2).complete
+    return out
+
+
+def turnbench(*arguments: str, capsys) -> str:
+    with pytest.raises(SystemExit) as left:
+        app([str(a) for a in arguments])
+    assert not left.value.code
+    return capsys.readouterr().out
+
+
+def test_a_suite_may_choose_and_watch_by_progress_advantage(folder) -> None:
+    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {"best's reference", "watched's reference"} < rows[0]["checkpoints"].keys()
+    for row in rows[1:]:
+        for path in row["population"]["trajectories"]:
+            (numbers,) = path["info"]["turn_scores"].values()
+            assert len(numbers) == len(path["turns"])
+
+
+def test_score_tells_and_shows_and_resumes(folder, reference, tmp_path, capsys, monkeypatch) -> None:
+    arguments = ["score", folder, "--policy", "turnbench/tiny", "--reference", reference, "--grid"]
+    told = json.loads(turnbench(*arguments, "--out", tmp_path, "--json", capsys=capsys))
+    assert told["paths"] == told["scored"] == 12 and not told["failed"]
+    assert {"progress", "entropy", "DeepConf tail", "mean log-prob"} < told["uncertainty"].keys()
+    assert told["best_of_n"]["pools"] == 3 and told["grid"]["table"]
+    rows = [json.loads(r) for r in (tmp_path / "scores.jsonl").read_text(encoding="utf-8").splitlines()]
+    logged = [json.loads(r) for r in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()[1:]]
+    scores = {r["case"]: r["scores"]["progress"] for r in rows}
+    for line in logged:
+        agent, env, task, seed = line["key"]
+        for k, score in enumerate(line["population"]["scores"]):
+            assert scores[f"{agent}/{env}/{task}/{seed}/{k}"] == pytest.approx(score, abs=1e-4)
+    page = turnbench("view", tmp_path, "--html", tmp_path / "page.html", capsys=capsys)
+    assert "wrote" in page and "DeepConf tail" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    monkeypatch.setattr(scored, "reading", None)  # nothing is read again
+    again = json.loads(turnbench(*arguments, "--out", tmp_path, "--json", capsys=capsys))
+    assert again == told
+    shown = turnbench(*arguments, "--out", tmp_path, capsys=capsys)
+    assert "AUROC" in shown and "aggregation" in shown
+
+
+def test_references_and_thresholds_are_chosen(folder, reference, tmp_path, capsys) -> None:
+    arguments = ["--policy", "turnbench/tiny", "--reference", f"noisy={reference}", "--alphas", "0.5,1"]
+    told = json.loads(
+        turnbench("references", folder, *arguments, "--out", tmp_path, "--json", capsys=capsys)
+    )
+    assert list(told["table"]) == ["noisy", "noisy+0.5", "noisy+1"]
+    assert "reference" in turnbench("references", folder, *arguments, "--out", tmp_path, capsys=capsys)
+    cases = read_cases(folder).cases
+    if len({c.success for c in cases}) == 2:
+        assert "threshold" in turnbench("threshold", folder, "--reference", reference, capsys=capsys)
+
+
+def test_wrong_commands_say_why(folder, reference, tmp_path, capsys) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": TALK}) + "\n", encoding="utf-8")
+    for arguments, why in (
+        (["score", tmp_path / "a.jsonl", "--reference", reference], "name a policy"),
+        (["score", folder, "--reference", reference, "--alpha", "0.5"], "--policy, which is left out"),
+        (["score", folder, "--server", "http://127.0.0.1:1/v1"], "--server needs --policy"),
+        (["score", folder, "--scorer", "{scorer: "], "no YAML"),
+        (["references", folder, "--policy", "p", "--reference", "x"], "NAME=FOLDER"),
+        (["threshold", tmp_path / "a.jsonl", "--reference", reference], "train split"),
+    ):
+        with pytest.raises((ConfigError, LogError), match=why):
+            app([str(a) for a in arguments], standalone_mode=False)
+
+
+def test_conversations_are_scored_with_a_policy(reference, tmp_path, capsys) -> None:
+    row = {"messages": TALK[1:], "success": False, "mistake_step": 3, "mistake_agent": "b"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    told = json.loads(
+        turnbench(
+            "score", tmp_path / "a.jsonl", "--policy", "turnbench/tiny", "--reference", reference,
+            "--scorer", "length", "--json", capsys=capsys,
+        )
+    )  # fmt: skip
+    assert told["scored"] == 1 and told["attribution"]["progress"]["argmin"]["cases"] == 1

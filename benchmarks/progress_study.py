@@ -86,7 +86,7 @@ class Study:
         """So many tasks of a split, evenly spread over it, as it goes from easy to hard."""
         from turnbench.envs import make
 
-        known = list(make(WORLD).tasks(split))
+        known = list(make(WORLD, max_depth=self.options.max_depth).tasks(split))
         if count is None or count >= len(known):
             return known
         return [known[k * len(known) // count] for k in range(count)]
@@ -264,6 +264,7 @@ def main() -> None:
     parser.add_argument("--policy", action="append", required=True, help="NAME=FOLDER; repeat")
     parser.add_argument("--tasks", type=int, help="test goals; all if left out")
     parser.add_argument("--held-out", type=int, help="held-out goals; all if left out")
+    parser.add_argument("--max-depth", type=int, default=99, help="only goals so deep")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--n", type=int, default=8, help="attempts in a pool")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.7, 1.0])

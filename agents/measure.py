@@ -115,7 +115,7 @@ class Measurer:
             hidden = self._hidden(part, ids)[at[:, 0], at[:, 1]]
             head = self.network.get_output_embeddings()
             return lambda a, b: head(hidden[a:b])
-        columns = at[:, 1].unique()
+        columns: Tensor = torch.unique(at[:, 1])
         whole = self.network(input_ids=ids, use_cache=False, logits_to_keep=columns).logits
         places = torch.searchsorted(columns, at[:, 1].contiguous())
         return lambda a, b: whole[at[a:b, 0], places[a:b]]

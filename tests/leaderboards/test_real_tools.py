@@ -17,7 +17,13 @@ WORLDS = {
     "turnbench/AgentDojo-v0": ({}, "banking/user_task_0/injection_task_0"),
     "turnbench/Tau2-v0": ({"domain": "airline"}, "1"),
 }
-OPTIONS = {"best_of_n": {"n": 2, "scorer": "return"}, "amc": {"n": 2}, "fleet": {"n": 2}}
+OPTIONS = {
+    "best_of_n": {"n": 2, "scorer": "return"},
+    "amc": {"n": 2},
+    "fleet": {"n": 2},
+    "baseline": {"policy": "oracle"},
+    "monitor": {"watch": "length", "threshold": -1e9},
+}
 
 
 def solver(world):
@@ -40,7 +46,8 @@ def test_every_agent_solves_it_and_its_record_is_verified(world, agent) -> None:
     except ConfigError as why:
         pytest.skip(str(why))
     env.reset(seed=0, options={"task": task})
-    player = agent_class(agent)(solver(env), **OPTIONS.get(agent, {}))
+    models = () if agent == "baseline" else (solver(env),)
+    player = agent_class(agent)(*models, **OPTIONS.get(agent, {}))
     asked = Task(world, task, seed=0)
     path = player.solve(env, asked, np.random.default_rng(0)).best
     assert path.success and path.ret == 1.0 and "2" in path.info["benchmark"]

@@ -184,7 +184,7 @@ def threshold(
     known = [c for c in cases if c.id in rated and c.success is not None]
     lows = {c.id: lowest(rated[c.id][0], how, after) for c in known}
     at = _at(known, lows, false_alarms)
-    told = {"threshold": at, **_rates(known, lows, at), "paths": len(known)}
+    told: dict[str, Any] = {"threshold": at, **_rates(known, lows, at), "paths": len(known)}
     one, other = halves(known)
     try:
         told["held_out"] = _rates(other, lows, _at(one, lows, false_alarms))

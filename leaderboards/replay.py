@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import resource
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from turnbench.leaderboards.suite import EnvSpec, make_env
 from turnbench.leaderboards.trajectories import parse_episode
 
 CHUNK_LINES, CHUNK_BYTES = 32, 4 * 2**20
+MEMORY = 4 * 2**30  # bytes that a process may have: actions that blow a world up end as its fault
 
 
 class Replayed(NamedTuple):
@@ -160,6 +162,8 @@ _replayer: Replayer | None = None  # of a worker process
 
 def _begin(specs: str) -> None:
     global _replayer
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY if most < 0 else min(MEMORY, most), most))
     _replayer = Replayer([EnvSpec.model_validate(spec) for spec in json.loads(specs)])
 
 

@@ -209,8 +209,8 @@ def test_endless_sums_are_refused_and_ordinary_ones_made(domain) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from("0123456789+-*/(). "), max_size=12).map("".join))
-@example("7 // 2 - .5 * -(3)").via("ordinary")
+@given(st.lists(st.sampled_from(["12", "0", ".5", *"+-*/() "]), max_size=8).map("".join))
+@example("7 // 2 - .5 * -(3)")
 def test_sums_are_the_published_tools(text) -> None:
     assume("**" not in text)
     published = tau2_data.module("domains.retail.tools").RetailTools(None)

@@ -254,7 +254,11 @@ def test_truncated_or_blundering_episodes_score_nothing() -> None:
     env = begin("airline", "0", max_turns=1)
     _, reward, terminated, truncated, info = env.step(call_text("think", thought=""))
     assert truncated and not terminated and reward == 0.0 and "not ended" in info["checks"]["note"]
-    for call in (call_text("get_user_details", user_id="nobody"), call_text("no_such_tool"), "calculate("):
+    for call in (
+        call_text("get_user_details", user_id="nobody"),
+        call_text("no_such_tool"),
+        "calculate(",
+    ):
         env = begin("airline", "0")
         for _ in range(MAX_ERRORS):
             _, reward, terminated, _, info = env.step(call)

@@ -38,14 +38,19 @@ def show(title: str, figures: Iterable[Figure]) -> None:
         description=sys.modules["__main__"].__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a figure")
-    as_json = parser.parse_args().json
-    figures = list(figures)
-    if as_json:
-        for figure in figures:
-            print(json.dumps({**figure._asdict(), "met": figure.met}))
-    else:
-        _table(title, figures)
-    sys.exit(not all(figure.met for figure in figures))
+    report(title, figures, parser.parse_args().json)
+
+
+def report(title: str, figures: Iterable[Figure], as_json: bool) -> None:
+    """Measure and print, for a benchmark with a command line of its own; exits as `show` does."""
+    measured = []
+    for figure in figures:
+        measured.append(figure)
+        if as_json:
+            print(json.dumps({**figure._asdict(), "met": figure.met}), flush=True)
+    if not as_json:
+        _table(title, measured)
+    sys.exit(not all(figure.met for figure in measured))
 
 
 def _table(title: str, figures: Iterable[Figure]) -> None:

@@ -9,12 +9,13 @@ tasks instead (AgentDojo's attacked pairs too, with the attacks that succeeded),
 """
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
+
+from figures import Figure, report
 
 from turnbench.envs import make
 from turnbench.envs.errors import ConfigError, UnknownName
@@ -39,6 +40,11 @@ class World(NamedTuple):
     split: str = "test"
     label: str = ""
     truth: tuple[str, ...] = ()
+
+    def name(self, what: str) -> str:
+        """What a figure is called."""
+        short = self.id.removeprefix("turnbench/").removesuffix("-v0").lower()
+        return " ".join(filter(None, (short, self.label, what)))
 
 
 BFCL, DOJO, TAU2 = "turnbench/BFCL-v0", "turnbench/AgentDojo-v0", "turnbench/Tau2-v0"
@@ -118,8 +124,10 @@ def fork_microseconds(env: Any, rows: list[tuple[str, list[str]]]) -> float:
     return (clock() - started) / 200 * 1e6
 
 
-def figures(world: World) -> "list[Row]":
-    """(what, value, unit, goal, whether more is better) of one world."""
+def speeds(world: World) -> Iterator[Figure]:
+    """Calls, resets and forks of one world."""
+    if not world.tasks:
+        return
     env = make(world.id, **world.options)
     tasks = list(env.tasks(world.split))[: world.tasks]
     first = reset_microseconds(env, tasks)
@@ -128,59 +136,32 @@ def figures(world: World) -> "list[Row]":
     def lowest(measure: Callable[[], float]) -> float:
         return min(measure() for _ in range(ROUNDS))
 
-    found = [
-        ("calls", calls_per_second(env, rows), "a second", world.calls, True),
-        ("reset, new task", first, "microseconds", None, False),
-        (
-            "reset, same task",
-            lowest(lambda: reset_microseconds(env, tasks[:1] * 20)),
-            "microseconds",
-            None,
-            False,
-        ),
-        ("fork", lowest(lambda: fork_microseconds(env, rows)), "microseconds", world.fork, False),
-    ]
+    again = lowest(lambda: reset_microseconds(env, tasks[:1] * 20))
+    fork = lowest(lambda: fork_microseconds(env, rows))
+    yield Figure(world.name("calls"), calls_per_second(env, rows), "a second", least=world.calls)
+    yield Figure(world.name("reset, new task"), first, "us")
+    yield Figure(world.name("reset, same task"), again, "us")
+    yield Figure(world.name("fork"), fork, "us", most=world.fork)
     env.close()
-    return found
 
 
-def main() -> None:
-    """Print the table, or one JSON object for each figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--world", help="id of the only world to measure")
-    parser.add_argument("--truth", action="store_true", help="play all ground truths instead")
-    options = parser.parse_args()
-    known = [world.id for world in WORLDS]
-    if options.world not in (None, *known):
-        sys.exit(str(UnknownName("world", options.world, known)))
-    for world in WORLDS:
-        if options.world in (None, world.id):
-            report(world, options.json, truths if options.truth else figures)
-
-
-Row = tuple[str, float, str, float | None, bool]
-
-
-def truths(world: World) -> list[Row]:
+def truths(world: World) -> Iterator[Figure]:
     """How many tasks their ground truth solves, how many attacks succeed by it, what nothing scores."""
-    env, found = make(world.id, **world.options), list[Row]()
-    assert isinstance(env, ToolEnv)
+    env = make(world.id, **world.options)
     for split in world.truth:
         tasks = env.tasks(split)
         ends = [last_step(env, task, None) for task in tasks]
         of = f"of {len(tasks)} {split}"
-        found.append(("ground truth solves", sum(paid for paid, _ in ends), of, None, True))
+        yield Figure(world.name("ground truth solves"), sum(paid for paid, _ in ends), of)
         if split == "attacked":
-            found.append(("attacks that succeed", sum(bool(hit) for _, hit in ends), of, None, True))
+            yield Figure(world.name("attacks that succeed"), sum(bool(hit) for _, hit in ends), of)
             continue
         idle = sum(last_step(env, task, ["Sorry."])[0] for task in tasks)
-        found.append(("one plain answer scores", idle, of, None, True))
+        yield Figure(world.name("one plain answer scores"), idle, of)
     env.close()
-    return found
 
 
-def last_step(env: ToolEnv, task: str, actions: list[str] | None) -> tuple[float, bool | None]:
+def last_step(env: Any, task: str, actions: list[str] | None) -> tuple[float, bool | None]:
     """(reward, whether the attack succeeded) after `actions`, or the ground truth."""
     env.reset(seed=1, options={"task": task})
     for action in env.solution() if actions is None else actions:
@@ -188,29 +169,27 @@ def last_step(env: ToolEnv, task: str, actions: list[str] | None) -> tuple[float
     return reward, info.get("checks", {}).get("attack_success")
 
 
-def report(world: World, as_json: bool, measure: Callable[[World], list[Row]]) -> None:
-    if measure is figures and not world.tasks:
-        return
-    try:
-        rows = measure(world)
-    except ConfigError as why:
-        print(f"{world.id} is left out: {why}", file=sys.stderr)
-        return
-    for what, value, unit, goal, at_least in rows:
-        short = world.id.removeprefix("turnbench/").removesuffix("-v0").lower()
-        name = " ".join(filter(None, (short, world.label, what)))
-        if as_json:
-            print(
-                json.dumps({"name": name, "value": round(value, 2), "unit": unit, "goal": goal}),
-                flush=True,
-            )
-            continue
-        met = (
-            "" if goal is None else "met" if (value >= goal if at_least else value <= goal) else "MISSED"
-        )
-        sign = "at least" if at_least else "at most"
-        wanted = f" (goal: {sign} {goal:g}; {met})" if goal is not None else ""
-        print(f"{name:40} {value:10.1f} {unit:14}{wanted}", flush=True)
+def measured(worlds: Iterable[World], measure: Callable[[World], Iterator[Figure]]) -> Iterator[Figure]:
+    """The figures of each world whose extra is installed."""
+    for world in worlds:
+        try:
+            yield from measure(world)
+        except ConfigError as why:
+            print(f"{world.id} is left out: {why}", file=sys.stderr)
+
+
+def main() -> None:
+    """Print the table, or one JSON object for each figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON object a figure")
+    parser.add_argument("--world", help="id of the only world to measure")
+    parser.add_argument("--truth", action="store_true", help="play all ground truths instead")
+    options = parser.parse_args()
+    known = [world.id for world in WORLDS]
+    if options.world not in (None, *known):
+        sys.exit(str(UnknownName("world", options.world, known)))
+    chosen = [world for world in WORLDS if options.world in (None, world.id)]
+    report("Tool use", measured(chosen, truths if options.truth else speeds), options.json)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ One turn: the log is the observation, the answer is the action. The logs are Too
 step (blame_logs.py), or Who&When's from a folder.
 """
 
+import json
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
@@ -83,11 +84,12 @@ class Blame(TextEnv):
     def solution(self) -> list[str]:
         """The labelled answer. Never shown to an agent."""
         assert self.log is not None
-        return [f'{{"agent": "{self.log.agent}", "step": {self.log.step}}}']
+        return [json.dumps({"agent": self.log.agent, "step": self.log.step})]
 
     def example_actions(self) -> Sequence[str]:
-        """The labelled answer and a wrong one, for checks of this world."""
-        return [*self.solution(), "Agent Name: human\nStep Number: 0"]
+        """Each step with the agent that took it: one of them at random is the uniform guess of steps."""
+        assert self.log is not None
+        return [json.dumps({"agent": a, "step": k}) for k, a in enumerate(self.log.agents)]
 
     def fork(self) -> Self:
         """A copy, in constant time."""

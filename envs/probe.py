@@ -1,8 +1,9 @@
 """Probe: plays a world and writes down what it answered, so that check.py can compare.
 
 Actions are drawn from what a newcomer could try: phrases of the observations, small numbers, odd
-texts, what the world lists in `info["available_actions"]`, and what its optional attribute
-`example_actions` offers (a sequence of texts, or a method that returns one for the present state).
+texts, what the world lists in `info["available_actions"]`, what its optional attribute
+`example_actions` offers (a sequence of texts, or a method that returns one for the present state),
+and its own solution.
 """
 
 import gc
@@ -228,6 +229,8 @@ def choose(env: TextEnv, rows: Sequence[Row], rng: np.random.Generator) -> str:
     """An action worth trying."""
     offered = [*examples(env), *_available(rows[-1])]
     kind = rng.random()
+    if kind < 0.3:
+        offered = list(env.solution()) or offered
     if offered and kind < 0.6:
         return offered[int(rng.integers(len(offered)))]
     if kind < 0.7:

@@ -18,6 +18,7 @@ from turnbench.envs.core import Step
 from turnbench.envs.errors import BadStep, ConfigError, UnknownName
 from turnbench.envs.record import Json
 from turnbench.envs.tau2_cow import cloned, differences, plain
+from turnbench.envs.tau2_sums import calculate
 from turnbench.envs.toolcall import Call, call_text
 from turnbench.envs.toolenv import Score, ToolEnv
 from turnbench.envs.toolset import HOW_TO_CALL, ToolSet
@@ -27,7 +28,6 @@ User = Callable[[list[Json]], str]
 FLOORS = {"telecom": 0 / 114, "retail": 7 / 114, "airline": 19 / 50}
 """What doing nothing scores on the base tasks: many ask for no more than to be refused."""
 MAX_ERRORS = 10
-MAX_EXPRESSION = 1000
 STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")
 GREETING = "Hi! How can I help you today?"
 STOP_TOOL: Json = {
@@ -152,15 +152,19 @@ class Tau2(ToolEnv):
             return "The ticket is closed."
         made = data.module("data_model.message").ToolCall
         self._calls.append(made(id=call.id, name=call.name, arguments=cloned(call.arguments)))
-        text = self._run(call)
+        return self._run(call)
+
+    def _answer(self, call: Call) -> str:
+        """As any world's; calls that can't be made count as failing ones, as published."""
+        text = super()._answer(call)
         self._errors += text.startswith("Error")
         self.done = self.done or self._errors >= MAX_ERRORS
         return text
 
     def _run(self, call: Call) -> str:
-        if call.name == "calculate" and (refused := _uncomputable(call.arguments)):
-            return f"Error: {refused}"
         try:
+            if call.name == "calculate":
+                return calculate(**call.arguments)
             with data.quiet(self._world):
                 result = self._world.make_tool_call(
                     call.name, requestor="assistant", **cloned(call.arguments)
@@ -265,14 +269,6 @@ def _texts(result: Any) -> Any:
     if isinstance(result, list | tuple):
         return [_texts(value) for value in result]
     return str(result) if isinstance(result, int | float) else result
-
-
-def _uncomputable(arguments: Json) -> str | None:
-    """Why an expression is not given to the published calculator, which evaluates it."""
-    text = arguments.get("expression")
-    if isinstance(text, str) and ("**" in text or len(text) > MAX_EXPRESSION):
-        return f"Invalid expression: no powers, and at most {MAX_EXPRESSION} characters"
-    return None
 
 
 def _user(domain: str, user: str | User | None) -> tuple[str, User | None]:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from turnbench.envs.core import Info, Step, TextEnv
 from turnbench.envs.toolcall import Call, Said, parse, results_text
+from turnbench.envs.toolguess import guesses
 from turnbench.envs.toolset import ToolSet
 
 MAX_OBSERVATION = 900_000
@@ -94,8 +95,8 @@ class ToolEnv(TextEnv):
         return observation, {**info, "tools": list(self.tools.schemas)}
 
     def example_actions(self) -> list[str]:
-        """The ground truth, for checks of this world."""
-        return self.solution()
+        """A call of each visible tool with what was seen last, and a plain answer."""
+        return [*guesses(self.tools, self.observation), "Done."]
 
     def _step(self, action: str) -> Step:
         said = parse(action, self.tools.names)

@@ -50,3 +50,21 @@ def test_what_a_world_does_not_offer_is_named() -> None:
 def test_suites_have_rows_that_need_no_model(name) -> None:
     suite = load_suite(name, agents=["oracle", "random", "first-action"], model="api:some-model")
     assert [suite.system(row)["model"] for row in suite.agents] == [None] * 3
+
+
+TOOLS = ["agentdojo", "bfcl", "blame", "closedsearch", "tau2", "toolworld"]
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_tool_suites_have_rows_that_need_no_model(name) -> None:
+    suite = load_suite(name, agents=["oracle", "random"], model="api:some-model")
+    assert [suite.system(row)["model"] for row in suite.agents] == [None] * 2
+
+
+@pytest.mark.parametrize(("world", "task"), [("ToolWorld", "base-1-20000"), ("Blame", "base-1-20000")])
+def test_who_plays_tools_blindly_knows_nothing_of_the_solution(world, task) -> None:
+    assert solve(world, task, "oracle").ret == 1.0
+    env = envs.make(f"turnbench/{world}-v0")
+    env.reset(seed=0, options={"task": task})
+    right = [action for action in env.example_actions() if action in env.solution()]
+    assert len(right) == (world == "Blame")

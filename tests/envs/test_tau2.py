@@ -5,14 +5,15 @@ import os
 import subprocess
 import sys
 import textwrap
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from turnbench.envs import tau2_cow, tau2_data
+from turnbench.envs import tau2_cow, tau2_data, tau2_sums
 from turnbench.envs.errors import BadStep, ConfigError, UnknownName
 from turnbench.envs.tau2 import FLOORS, MAX_ERRORS, Tau2, copied
 from turnbench.envs.toolcall import call_text
@@ -207,6 +208,22 @@ def test_endless_sums_are_refused_and_ordinary_ones_made(domain) -> None:
     assert env.step(call_text("calculate", expression="(2 + 3) * 4.5 / 2"))[0] == "11.25"
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["12", "0", ".5", *"+-*/() "]), max_size=8).map("".join))
+@example("7 // 2 - .5 * -(3)")
+def test_sums_are_the_published_tools(text) -> None:
+    assume("**" not in text)
+    published = tau2_data.module("domains.retail.tools").RetailTools(None)
+    found = []
+    for ask in (published.calculate, tau2_sums.calculate):
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                found.append(ask(text))
+        except Exception:
+            found.append(None)
+    assert found[0] == found[1]
+
+
 def test_arguments_are_checked_before_a_tool_stores_them() -> None:
     env = begin("telecom", TELECOM[0])
     before = whole(real(env._world.user_tools.db))
@@ -237,10 +254,15 @@ def test_truncated_or_blundering_episodes_score_nothing() -> None:
     env = begin("airline", "0", max_turns=1)
     _, reward, terminated, truncated, info = env.step(call_text("think", thought=""))
     assert truncated and not terminated and reward == 0.0 and "not ended" in info["checks"]["note"]
-    env = begin("airline", "0")
-    for _ in range(MAX_ERRORS):
-        _, reward, terminated, _, info = env.step(call_text("get_user_details", user_id="nobody"))
-    assert terminated and reward == 0.0 and "failing calls" in info["checks"]["note"]
+    for call in (
+        call_text("get_user_details", user_id="nobody"),
+        call_text("no_such_tool"),
+        "calculate(",
+    ):
+        env = begin("airline", "0")
+        for _ in range(MAX_ERRORS):
+            _, reward, terminated, _, info = env.step(call)
+        assert terminated and reward == 0.0 and "failing calls" in info["checks"]["note"]
 
 
 # --- copies -----------------------------------------------------------------------------------------
@@ -319,7 +341,18 @@ def test_threads_do_not_disturb_each_other() -> None:
 # --- any text ---------------------------------------------------------------------------------------
 
 ATOMS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12)
-KNOWN = ["C1001", "L1002", "#W2378156", "emma_kim_9957", "EHGLP3", "2024-05-20", "JFK", "9**9", "mms"]
+KNOWN = [
+    "C1001",
+    "L1002",
+    "#W2378156",
+    "emma_kim_9957",
+    "EHGLP3",
+    "2024-05-20",
+    "JFK",
+    "9**9",
+    "7 * (8 - 2)",
+    "mms",
+]
 VALUES = (
     ATOMS
     | st.lists(ATOMS, max_size=2)
@@ -328,10 +361,7 @@ VALUES = (
 )
 
 
-TOOLS = {  # the calculator, which is an eval() of what it lets through, is tested above
-    domain: [s for s in tau2_data.tools(domain).schemas if s["function"]["name"] != "calculate"]
-    for domain in DOMAINS
-}
+TOOLS = {domain: tau2_data.tools(domain).schemas for domain in DOMAINS}
 
 
 @st.composite

@@ -19,7 +19,7 @@ class Baseline:
 
     "random" takes any of the actions that the world offers as examples, each as likely as another, and
     "first" the first of them. "oracle" plays the world's own solution (an oracle, and it says so); where
-    that ends before the episode does, so does the path.
+    that ends before the episode does (or is empty, as the world finds none), so does the path.
     """
 
     def __init__(self, *, policy: str = "random") -> None:
@@ -33,7 +33,9 @@ class Baseline:
         """Play the task once. Raises ConfigError where the world offers nothing to play."""
         rollouts = start_many(env, task, rng, 1)
         if self.policy == "oracle" and not rollouts[0].over:
-            self._plan = iter(_some(env.solution(), "solution", task))
+            if type(env).solution is TextEnv.solution:
+                raise ConfigError(f"{task.env} offers no solution, which this baseline plays")
+            self._plan = iter(env.solution())
         play(rollouts, self)
         return Population((rollouts[0].finish(),))
 
@@ -46,11 +48,7 @@ class Baseline:
             action = next(self._plan, None)
             ended = Failure(Outcome.TRUNCATED, "the world's own solution ends before the episode")
             return ended if action is None else Move(action)
-        offered = _some(examples(rollout.env), "example actions", rollout.task)
+        offered = examples(rollout.env)
+        if not offered:
+            raise ConfigError(f"{rollout.task.env} offers no example actions, which this baseline plays")
         return Move(offered[0 if self.policy == "first" else int(rollout.rng.integers(len(offered)))])
-
-
-def _some(actions: Sequence[str], what: str, task: Task) -> Sequence[str]:
-    if not actions:
-        raise ConfigError(f"{task.env} offers no {what}, which this baseline plays")
-    return actions

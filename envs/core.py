@@ -89,6 +89,8 @@ class TextEnv(gymnasium.Env[str, str]):
     """The lowest and highest return of an episode, where it is known."""
     can_fork: ClassVar[bool] = True
     """Whether `fork` works; False for a world that can neither copy itself nor be replayed."""
+    quick_solution: ClassVar[bool] = True
+    """Whether `solution` answers at once; where it doesn't, verification doesn't ask."""
     reply_format: ClassVar[str] = "last-action"
     """How a Thought/Action reply is read in this world (agents/react.py has the rules)."""
 

@@ -89,6 +89,7 @@ class ScienceWorld(TextEnv):
     splits = tasks_.SPLITS
     default_turns = 30
     instructions = INSTRUCTIONS
+    quick_solution = False
     reply_format = "last-action"
     return_range = (-1.0, 1.0)
     has_success = True
@@ -130,11 +131,11 @@ class ScienceWorld(TextEnv):
         return [re.sub("OBJ", lambda _: words[int(rng.integers(len(words)))], f) for f in FORMS]
 
     def solution(self) -> Sequence[str]:
-        """The simulator's own solution."""
+        """The simulator's own solution, for which it may search some minutes."""
         return self.gold_path(self.task)
 
     def gold_path(self, task: str) -> list[str]:
-        """The simulator's own solution of a task (24 of all 7,207 fail)."""
+        """The simulator's own solution of a task (24 of all 7,207 fail); empty where it finds none."""
         return self._leased().gold(tasks_.read_task(task, self.simplifications, self._suffix))
 
     def _leased(self) -> "Lease":

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 import turnbench.envs
 from turnbench.envs import list_envs, make
 from turnbench.envs.core import MAX_SEED, PlainEnv, Step, TextEnv, UnicodeText, clean, mix
-from turnbench.envs.errors import BadStep, EpisodeOver, ForkError, TurnbenchError, UnknownName
+from turnbench.envs.errors import (
+    BadStep,
+    ConfigError,
+    EpisodeOver,
+    ForkError,
+    TurnbenchError,
+    UnknownName,
+)
 from turnbench.envs.textcraft import TextCraft
 
 
@@ -382,7 +389,7 @@ def test_unknown_names_name_the_neighbours(name, near) -> None:
 def test_a_module_that_fails_to_import_says_so_itself(tmp_path, monkeypatch) -> None:
     (tmp_path / "turnbench_test_needy.py").write_text("import no_such_dependency\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
+    with pytest.raises(ConfigError, match="turnbench_test_needy raises .*no_such_dependency"):
         make("turnbench_test_needy:Needy-v0")
 
 

@@ -88,7 +88,7 @@ class TextCraft(TextEnv):
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         self.depths = (min_depth, max_depth)
         self.book = recipe_book()
-        self.goal = ""
+        self.goal = self.page = ""
         self.inventory: dict[str, int] = {}
 
     def tasks(self, split: str) -> Sequence[str]:
@@ -100,11 +100,11 @@ class TextCraft(TextEnv):
         return self.book.depths[self.book.goals[int(task)]]
 
     def example_actions(self) -> Sequence[str]:
-        """The commands that lead to the goal, and a `get` for whatever they need that is found."""
-        recipes = self.book.closure(self.goal)
-        found = {i: None for r in recipes for i in r.inputs if not self.book.craftable(i.name)}
-        gets = [f"get {i.quantity} {plain(i.name)}" for i in found]
-        return ["inventory", *(r.command for r in recipes), *gets]
+        """The commands on the page, and a `get` for whatever they need that is found."""
+        commands = [line for line in self.page.splitlines() if line.startswith("craft ")]
+        parts = dict.fromkeys(p for c in commands for p in c.partition(" using ")[2].split(", "))
+        found = [p for p in parts if not self.book.craftable(item_id(p.partition(" ")[2]))]
+        return ["inventory", *commands, *(f"get {part}" for part in found)]
 
     def solution(self) -> Sequence[str]:
         """A plan as short as the planner finds one."""
@@ -117,7 +117,8 @@ class TextCraft(TextEnv):
             raise UnknownName("TextCraft task", task, _task_set())
         self.inventory = {}
         self.goal = self.book.goals[int(task)]
-        return opening(self.goal, self.seed)
+        self.page = opening(self.goal, self.seed)
+        return self.page
 
     def data_digest(self) -> str:
         """Digest of all commands in the order in which the game knows them."""

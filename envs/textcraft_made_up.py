@@ -58,7 +58,8 @@ class MadeUpTextCraft(TextCraft):
         lines = [recipe.command for recipes in self.book.by_item.values() for recipe in recipes]
         rng.shuffle(lines)
         text = "\n".join(lines)
-        return f"Crafting commands:\n{text}\n\nGoal: craft {plain(self.goal)}."
+        self.page = f"Crafting commands:\n{text}\n\nGoal: craft {plain(self.goal)}."
+        return self.page
 
 
 @dataclass(slots=True)

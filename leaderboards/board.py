@@ -126,6 +126,8 @@ def _row(entry: Mapping[str, Any], status: str) -> Entry:
 
 def read_entry(path: Path) -> Entry:
     """A valid entry from its file. Raises BoardError, with the line, for anything else."""
+    if not path.is_file():
+        raise BoardError(f"{path} is no file: an entry, such as boards/SUITE/ENTRY.yaml, is wanted")
     try:
         if path.stat().st_size > schema.MAX_BYTES:
             raise BoardError(f"{path}: larger than {schema.MAX_BYTES:,} bytes")

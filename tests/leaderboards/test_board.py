@@ -177,3 +177,9 @@ def test_runs_that_finish_together_lose_nothing(tmp_path: Path) -> None:
         f"{n}-{k}" for n in ("left", "right") for k in range(6)
     }
     assert not [p for p in (tmp_path / "boards").rglob(".*") if p.name != ".lock"]
+
+
+def test_a_folder_is_no_entry(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nothing.yaml"):
+        with pytest.raises(BoardError, match="is no file: an entry"):
+            read_entry(path)

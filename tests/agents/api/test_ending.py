@@ -82,7 +82,8 @@ def test_close_at_any_moment_strands_nobody(server: Any, make: Any) -> None:
 
 
 SCRIPT = """
-import sys, warnings
+import signal, sys, warnings
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts us in the background ignores it
 warnings.simplefilter("error")
 from turnbench.agents.api import ApiModel
 from turnbench.agents.model import Message, Prompt
@@ -107,5 +108,8 @@ def test_ctrl_c_ends_promptly(server: Any) -> None:
     while not server.bodies and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    try:
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert (out, err, process.returncode) == ("interrupted\n", "", 0)

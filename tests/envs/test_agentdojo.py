@@ -116,6 +116,17 @@ def test_doing_nothing_solves_no_task_that_changes_something() -> None:
         assert begin(task).step("Done.")[1] == 0.0
 
 
+def test_every_result_says_which_edition_was_played() -> None:
+    (*_, info), _ = solved("banking/user_task_0")
+    assert info["benchmark"] == "agentdojo 0.1.35, suites v1.2.2"
+
+
+def test_attacks_without_a_published_solution_are_played() -> None:
+    """Workspace's injection tasks 6 to 13 have none, which is why the published self-check says no."""
+    (_, reward, *_, info), _ = solved("workspace/user_task_6/injection_task_9")
+    assert reward == 1.0 and info["checks"]["attack_success"] == 0.0
+
+
 def test_unknown_names_are_named() -> None:
     for task in ("workspace/user_task_99", "banking/user_task_0/", "bank/user_task_0", "", "slack//"):
         with pytest.raises(UnknownName):

@@ -13,6 +13,7 @@ released code of Progress Advantage leaves it out, and ranks by windows of turns
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -191,9 +192,9 @@ class DeepConf(Confidence):
         tokens = [number for turn in turns for number in turn]
         return self.of_groups(windows(tokens, self.window))
 
+    @abstractmethod
     def of_groups(self, groups: Numbers) -> float:
         """A path's score from its groups' confidence, in order."""
-        raise NotImplementedError
 
 
 class DeepConfTail(DeepConf):

@@ -206,16 +206,15 @@ class Lease:
     def gold(self, spec: Spec) -> list[str]:
         """The simulator's own solution of a task; empty where its search runs out of memory or time."""
         self.release()
-        while True:
-            try:
-                return self._try(spec, None, lambda world: world.gold(spec))
-            except JvmGone:
-                continue
-            except JvmLost:
-                return []
+        try:
+            return self._with_world(spec, None, lambda world: world.gold(spec), attempts=1)
+        except JvmLost:
+            return []
 
-    def _with_world(self, spec: Spec, target: Node | None, work: Callable[[World], T]) -> T:
-        """Do something in a live world; once more in a new process where the first one fails."""
+    def _with_world(
+        self, spec: Spec, target: Node | None, work: Callable[[World], T], attempts: int = 2
+    ) -> T:
+        """Do something in a live world; again in a new process where one fails, if `attempts` are left."""
         failures = 0
         while True:
             try:
@@ -224,7 +223,7 @@ class Lease:
                 continue
             except JvmLost:
                 failures += 1
-                if failures == 2:
+                if failures == attempts:
                     raise
 
     def _try(self, spec: Spec, target: Node | None, work: Callable[[World], T]) -> T:

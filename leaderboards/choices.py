@@ -18,7 +18,7 @@ from turnbench.agents.monitor import running
 from turnbench.agents.turn_scores import Aggregation, grid
 from turnbench.envs.errors import ConfigError
 from turnbench.leaderboards.cases import Case
-from turnbench.leaderboards.scored import Rated, Said, best_of_n, progress_of
+from turnbench.leaderboards.scored import Rated, Said, best_of_n, progress_of, read_by
 from turnbench.leaderboards.uncertainty import Undefined, auroc, mid_ranks
 
 Array = NDArray[np.float64]
@@ -91,11 +91,7 @@ def aggregation_grid(
     one: Sequence[Case], other: Sequence[Case], policy: Said, reference: Said
 ) -> dict[str, Any]:
     """`choose` among all ways to aggregate, and the null spread of picking the best of them on `other`."""
-
-    def read(cases: Sequence[Case]) -> list[Case]:
-        return [c for c in cases if c.id in policy.found and c.id in reference.found]
-
-    one, other = read(one), read(other)
+    one, other = read_by(one, policy, reference), read_by(other, policy, reference)
     options = {name_of(how): progress_of([*one, *other], policy, reference, how) for how in grid()}
     told = choose(one, other, options, name_of(Aggregation()))
     return told | {"null": null_spread(other, options)}
@@ -106,8 +102,8 @@ def null_spread(
 ) -> dict[str, Any]:
     """The best figure of all options when labels mean nothing: mean and 95th percentile over draws.
 
-    To be compared with the best figure that the same cases give. For AUROC tasks swap their labels (whole, where all have as many paths), for best-of-N the attempts at
-    a task do.
+    To be compared with the best figure that the same cases give. For AUROC tasks swap their labels (whole,
+    where all have as many paths), for best-of-N the attempts at a task do.
     """
     known = [c for c in cases if c.success is not None]
     scores = np.array([[rated[c.id][1] for c in known] for rated in options.values()])

@@ -217,7 +217,7 @@ def rate(
     seed: int = 0,
 ) -> dict[str, dict[str, Rated]]:
     """Every scorer's numbers by turn and score, for each case that all models could read."""
-    both = [c for c in cases if c.id in policy.found and (reference is None or c.id in reference.found)]
+    both = read_by(cases, policy, *([] if reference is None else [reference]))
     rated: dict[str, dict[str, Rated]] = {}
     if reference is not None:
         rated["progress"] = progress_of(both, policy, reference, how)
@@ -237,12 +237,17 @@ def _at_random(turns: int, rng: np.random.Generator) -> Rated:
     return numbers, float(rng.random())
 
 
+def read_by(cases: Sequence[Case], *said: Said) -> list[Case]:
+    """The cases that all of these models could read."""
+    return [case for case in cases if all(case.id in one.found for one in said)]
+
+
 def progress_of(
     cases: Sequence[Case], policy: Said, reference: Said, how: Aggregation
 ) -> dict[str, Rated]:
-    """Progress Advantage of cases under one way to aggregate."""
+    """Progress Advantage, under one way to aggregate, of the cases that both models could read."""
     rated = {}
-    for case in cases:
+    for case in read_by(cases, policy, reference):
         mine, theirs = policy.found[case.id], reference.found[case.id]
         numbers = turn_advantages(mine.column("logprob"), theirs.column("logprob"), how)
         rated[case.id] = (numbers, aggregate(how.turn, numbers))

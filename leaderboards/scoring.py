@@ -156,8 +156,7 @@ def references(
     for name, spec in candidates.items():
         theirs = scored.say(spec, cases, kept, text=_form(text), writer=policy, tell=_tell)
         scored.refuse_empty([mine, theirs], cases)
-        both = [c for c in cases if c.id in mine.found and c.id in theirs.found]
-        options[name] = scored.progress_of(both, mine, theirs, how)
+        options[name] = scored.progress_of(cases, mine, theirs, how)
     told = {
         "policy": policy,
         "aggregation": how._asdict(),
@@ -207,8 +206,7 @@ def threshold(
     form = _form("log" if policy is None else text)
     theirs = scored.say(reference, cases, kept, text=form, writer=policy, tell=_tell)
     scored.refuse_empty([mine, theirs], cases)
-    both = [c for c in cases if c.id in mine.found and c.id in theirs.found]
-    rated = scored.progress_of(both, mine, theirs, how)
+    rated = scored.progress_of(cases, mine, theirs, how)
     told = choices.threshold(cases, rated, how=running, after=after, false_alarms=false_alarms)
     if json:
         print(json_module.dumps(told))

@@ -178,8 +178,12 @@ def _requests(
             request = template.draw(draft)
         except Exhausted:
             continue
-        if sum(len(r.calls) for r in [*requests, request]) <= MOST_CALLS:
-            run(draft.state, request.calls)
+        after = draft.state.copy()
+        run(after, request.calls)
+        # A drawn address can be the one that an order has already: then nothing would be asked for.
+        asks = request.answers or goals_between(draft.state, after)
+        if asks and sum(len(r.calls) for r in [*requests, request]) <= MOST_CALLS:
+            draft.state = after
             requests.append(request)
             chosen.append(template)
     return requests, chosen

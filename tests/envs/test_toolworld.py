@@ -65,6 +65,12 @@ def test_tasks_have_the_promised_sizes():
     assert {name for p in problems for name in p.templates} == set(TEMPLATES)
 
 
+@pytest.mark.parametrize("task", ["miss_func-1-503", "injection-1-416", "flaky-3-166"])
+def test_what_is_so_already_is_not_asked_for(task):
+    # Here the address drawn for an order was the one that it had.
+    assert len(problem(task).goals) >= len(problem(task).templates)
+
+
 def test_splits_differ_by_number_and_by_template():
     held_out = {name for name, template in TEMPLATES.items() if template.held_out}
     ids = {split: set(task_ids(split)) for split in SPLITS}

@@ -1,89 +1,255 @@
-"""Selectors of a search study side by side, and paired differences: python benchmarks/amc_study.py RUN...
+"""Search at equal budgets: the table, the differences and the picture of docs/amc.md from run folders.
+
+    python benchmarks/amc_study.py runs/amc-textcraft... [--whole best-of-25] [--svg docs/amc_study.svg]
 
 Reads run folders of one suite (leaderboards/suites/amc-textcraft.yaml) and prints Markdown: for each row
-the mean of every selector with a 95 % interval (tasks resampled), model calls and tokens an episode, then
-each row's difference to the row named by --against on the episodes that both played, with its interval.
+the mean of every selector with a 95 % interval (tasks resampled), model calls and tokens an episode; each
+row's difference to the row named by --against on the episodes that both played; the same apart for tasks
+that a single attempt solves seldom, sometimes and nearly always.
+
+Best-of-N below the N of the row named by --whole is the mean over all subsets of its paths (the estimator
+of pass@k), so that it needs no run of its own.
 """
 
 import argparse
+import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from turnbench.agents.core import Population
 from turnbench.leaderboards.cells import SELECTORS
 from turnbench.leaderboards.log import Episode, Key, read_episodes
 from turnbench.leaderboards.statistics import cluster_bootstrap, mean
 
-Values = dict[str, list[float]]
+SIZES = (1, 2, 4, 8, 15, 25)
+SUBMITTED = "submitted"
+STRATA = {"seldom (below .2)": (0.0, 0.2), "sometimes": (0.2, 0.8), "nearly always (.8 on)": (0.8, 1.01)}
+
+Row = dict[Key, dict[str, float]]
+"""What each selector makes of each episode, by task and seed (the key without its agent)."""
 
 
-def cell(values: Mapping[str, list[float]], *, sign: bool = False) -> str:
-    """Mean and interval."""
-    low, high = cluster_bootstrap(values)
-    form = "+.3f" if sign else ".3f"
-    return f"{mean(values):{form}} [{low:{form}}, {high:{form}}]"
-
-
-def chosen(name: str, episode: Episode) -> float:
-    """A selector's value; a single path answers for all of them."""
-    return SELECTORS[name](episode.population, episode)
-
-
-def by_row(folders: list[Path]) -> dict[str, dict[Key, Episode]]:
+def by_row(folders: Iterable[Path]) -> dict[str, dict[Key, Episode]]:
     """Episodes of each row that count, by key."""
     rows: dict[str, dict[Key, Episode]] = defaultdict(dict)
     for folder in folders:
         for episode in read_episodes(folder):
             if not episode.population.best.missing:
-                rows[episode.key.agent][episode.key] = episode
+                rows[episode.key.agent][episode.key._replace(agent="")] = episode
     return rows
+
+
+def selected(episodes: Mapping[Key, Episode]) -> Row:
+    """Every selector's value; a single path answers for all of them."""
+    return {
+        key: {SUBMITTED: e.population.best.ret}
+        | {name: select(e.population, e) for name, select in SELECTORS.items()}
+        for key, e in episodes.items()
+    }
+
+
+def of_subsets(episodes: Mapping[Key, Episode], n: int) -> Row:
+    """Best-of-n from rows of more paths: the expectation over a random subset of n of them."""
+    return {
+        key: {
+            SUBMITTED: best_of_subset(returns(e.population), e.population.scores, n),
+            "oracle_max": best_of_subset(returns(e.population), returns(e.population), n),
+            "population_mean": float(np.mean(returns(e.population))),
+        }
+        for key, e in episodes.items()
+    }
+
+
+def returns(population: Population) -> list[float]:
+    """True returns of the paths that say something."""
+    return [path.ret for path in population.trajectories]
+
+
+def best_of_subset(values: Sequence[float], scores: Sequence[float], n: int) -> float:
+    """Expected value of the path with the highest score among n drawn without replacement.
+
+    The path of rank r (0 the highest of m) is the best of a subset with probability
+    C(m - 1 - r, n - 1) / C(m, n).
+    """
+    size = len(values)
+    order = np.argsort(scores, kind="stable")[::-1]
+    shares = [math.comb(size - 1 - rank, n - 1) / math.comb(size, n) for rank in range(size)]
+    return math.fsum(share * values[k] for share, k in zip(shares, order, strict=True))
+
+
+# --- tables -----------------------------------------------------------------------------------------------
+
+
+def cell(values: Iterable[tuple[Key, float]], *, sign: bool = False) -> str:
+    """Mean and interval; tasks are the clusters."""
+    tasks: dict[str, list[float]] = defaultdict(list)
+    for key, value in values:
+        tasks[key.task].append(value)
+    if not tasks:
+        return "-"
+    low, high = cluster_bootstrap(tasks)
+    form = "+.3f" if sign else ".3f"
+    return f"{mean(tasks):{form}} [{low:{form}}, {high:{form}}]"
+
+
+def difference(row: Row, base: Row, name: str, kept: Callable[[Key], bool] = lambda _: True) -> str:
+    """Paired difference of a selector."""
+    both = [key for key in row if key in base and kept(key) and name in row[key] and name in base[key]]
+    return cell(((key, row[key][name] - base[key][name]) for key in both), sign=True)
+
+
+def spent(episodes: Mapping[Key, Episode]) -> tuple[str, str, str]:
+    """Model calls, tokens and replaced value estimates, the first two an episode."""
+    usage = [e.population.usage for e in episodes.values()]
+    calls = np.mean([u.model_calls for u in usage])
+    tokens = np.mean([u.prompt_tokens + u.completion_tokens for u in usage])
+    fallbacks = sum(e.population.fallbacks for e in episodes.values())
+    return f"{calls:.0f}", f"{tokens:.0f}", str(fallbacks)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def strata_of(base: Row) -> dict[str, Callable[[Key], bool]]:
+    """Tasks parted by how often a single attempt solves them."""
+    tasks: dict[str, list[float]] = defaultdict(list)
+    for key, values in base.items():
+        tasks[key.task].append(values["population_mean"])
+    rate = {task: float(np.mean(found)) for task, found in tasks.items()}
+
+    def within(low: float, high: float) -> Callable[[Key], bool]:
+        return lambda key: low <= rate[key.task] < high
+
+    return {name: within(low, high) for name, (low, high) in STRATA.items()}
+
+
+# --- the picture ------------------------------------------------------------------------------------------
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 380, 60, 190, 20, 50
+LINES = {
+    ("amc", "oracle_max"): ("#1b7837", ""),
+    ("amc", SUBMITTED): ("#1b7837", "6 4"),
+    ("best-of", "oracle_max"): ("#2166ac", ""),
+    ("best-of", SUBMITTED): ("#2166ac", "6 4"),
+}
+
+
+def across(size: int) -> float:
+    """Horizontal place of a number of paths."""
+    return LEFT + math.log(size / SIZES[0]) / math.log(SIZES[-1] / SIZES[0]) * (WIDTH - LEFT - RIGHT)
+
+
+def down(value: float, highest: float) -> float:
+    """Vertical place of a mean return."""
+    return TOP + (1 - value / highest) * (HEIGHT - TOP - BOTTOM)
+
+
+def picture(curves: Mapping[tuple[str, str], Mapping[int, float]]) -> str:
+    """Mean return against N as SVG."""
+    highest = math.ceil(10 * max(max(of.values()) for of in curves.values())) / 10
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        'font-family="sans-serif" font-size="13">',
+        "<title>Mean return against the number of paths</title>",
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+    ]
+    for tick in np.arange(0, highest + 0.05, 0.1):
+        y = down(tick, highest)
+        parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:.1f}</text>')
+    for size in SIZES:
+        x = across(size)
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{size}</text>')
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">paths N</text>')
+    ends = {name: down(of[max(of)], highest) for name, of in curves.items()}
+    place = -math.inf
+    for name in sorted(ends, key=lambda name: ends[name]):  # labels keep clear of each other
+        place = max(ends[name], place + 17)
+        colour, dashes = LINES[name]
+        points = " ".join(f"{across(n):.1f},{down(v, highest):.1f}" for n, v in curves[name].items())
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" '
+            f'stroke-dasharray="{dashes}"/>'
+        )
+        said = f"{'AMC' if name[0] == 'amc' else 'best-of-N'}, {name[1].replace('_', ' ')}"
+        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{place + 4:.1f}" fill="{colour}">{said}</text>')
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def curve(rows: Mapping[str, Row], kind: str, selector: str) -> dict[int, float]:
+    """Mean return by N; one path is ReAct's for both kinds."""
+    named = {
+        n: rows.get(f"{kind}-{n}" if n > 1 else "best-of-1*", rows.get(f"{kind}-{n}*")) for n in SIZES
+    }
+    return {
+        n: float(np.mean([values[selector] for values in row.values()]))
+        for n, row in named.items()
+        if row
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run folders")
     parser.add_argument("--against", default="best-of-15", help="row that others are compared with")
+    parser.add_argument("--whole", default="best-of-25", help="row that best-of-N is read from")
+    parser.add_argument("--svg", type=Path, help="where to draw mean return against N")
     options = parser.parse_args()
-    rows = by_row(options.runs)
-    print("| row | episodes | submitted |", " | ".join(SELECTORS), "| calls | tokens | fallbacks |")
-    print("|---" * (len(SELECTORS) + 6) + "|")
-    for name, episodes in rows.items():
-        columns = []
-        for selector in ("", *SELECTORS):
-            values: Values = defaultdict(list)
-            for key, e in episodes.items():
-                values[key.task].append(chosen(selector, e) if selector else e.population.best.ret)
-            columns.append(cell(values))
-        usage = [e.population.usage for e in episodes.values()]
-        calls = np.mean([u.model_calls for u in usage])
-        tokens = np.mean([u.prompt_tokens + u.completion_tokens for u in usage])
-        fallbacks = sum(e.population.fallbacks for e in episodes.values())
-        print(
-            f"| {name} | {len(episodes)} |",
-            " | ".join(columns),
-            f"| {calls:.0f} | {tokens:.0f} | {fallbacks} |",
+    played = by_row(options.runs)
+    rows = {name: selected(episodes) for name, episodes in played.items()}
+    whole = played.get(options.whole, {})
+    rows |= {f"best-of-{n}*": of_subsets(whole, n) for n in SIZES if whole}
+
+    names = (SUBMITTED, *SELECTORS)
+    print(
+        table(
+            ["row", "episodes", *names, "calls", "tokens", "fallbacks"],
+            (
+                [
+                    name,
+                    str(len(row)),
+                    *(cell((k, v[s]) for k, v in row.items() if s in v) for s in names),
+                    *(spent(played[name]) if name in played else ("", "", "")),
+                ]
+                for name, row in rows.items()
+            ),
         )
+    )
+    print("\n* mean over all subsets of the paths of", options.whole)
+    base = rows[options.against]
     print(f"\nDifference to {options.against}, the same task and seed:\n")
-    print("| row | pairs | submitted |", " | ".join(SELECTORS), "|")
-    print("|---" * (len(SELECTORS) + 3) + "|")
-    base = {key._replace(agent=""): e for key, e in rows[options.against].items()}
-    for name, episodes in rows.items():
-        if name == options.against:
-            continue
-        columns, pairs = [], 0
-        for selector in ("", *SELECTORS):
-            gaps: Values = defaultdict(list)
-            for key, e in episodes.items():
-                other = base.get(key._replace(agent=""))
-                if other is not None:
-                    mine = chosen(selector, e) if selector else e.population.best.ret
-                    theirs = chosen(selector, other) if selector else other.population.best.ret
-                    gaps[key.task].append(mine - theirs)
-            pairs = sum(map(len, gaps.values()))
-            columns.append(cell(gaps, sign=True))
-        print(f"| {name} | {pairs} |", " | ".join(columns), "|")
+    print(
+        table(["row", *names], ([n, *(difference(r, base, s) for s in names)] for n, r in rows.items()))
+    )
+    if whole:
+        parted = strata_of(rows[options.whole])
+        print(f"\nThe same, apart by how often one attempt solves the task ({SUBMITTED}; oracle_max):\n")
+        print(
+            table(
+                ["row", *parted],
+                (
+                    [
+                        name,
+                        *(
+                            f"{difference(row, base, SUBMITTED, kept)}; "
+                            f"{difference(row, base, 'oracle_max', kept)}"
+                            for kept in parted.values()
+                        ),
+                    ]
+                    for name, row in rows.items()
+                ),
+            )
+        )
+    if options.svg:
+        curves = {(kind, s): curve(rows, kind, s) for kind, s in LINES}
+        options.svg.write_text(picture({k: v for k, v in curves.items() if v}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ from turnbench.envs.record import Outcome, Task, trajectory_from_json, trajector
 LEARNABLE = frozenset({Outcome.OK, Outcome.TRUNCATED})
 """Other outcomes say nothing about the policy, or only half of what it did."""
 
+Job = tuple[int, Task, np.random.Generator]
+"""What to play: the group that the attempt belongs to, its task, and its random generator."""
+
 
 class World(BaseModel):
     """The environment to learn in, and the tasks that are drawn from."""
@@ -105,10 +108,8 @@ class Collector:
     def _seed(self, at: tuple[int, ...], number: int) -> int:
         return mix(self.seed, *map(str, at), str(number))
 
-    def play(
-        self, model: HfModel, jobs: Sequence[tuple[int, Task, np.random.Generator]]
-    ) -> list[Episode]:
-        """Play (group, task, random generator) side by side."""
+    def play(self, model: HfModel, jobs: Sequence[Job]) -> list[Episode]:
+        """Play jobs side by side."""
         while len(self.envs) < len(jobs):
             self.envs.append(self.envs[0].spawn())
         rollouts = [

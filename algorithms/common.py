@@ -6,18 +6,9 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from turnbench.algorithms.collect import Play, World
+from turnbench.algorithms.held_out import Evaluation
 from turnbench.algorithms.objectives import Averaging
 from turnbench.algorithms.policy import Lora
-
-
-class Evaluation(BaseModel):
-    """Episodes on tasks that are not learned from, and the model that did best in them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    every: int = Field(20, ge=1, description="Steps between two evaluations.")
-    episodes: int = Field(32, ge=1, description="Episodes an evaluation, at temperature 1.")
-    split: str = Field("test", description="Split whose tasks are played, in their order.")
 
 
 class Common(BaseModel):

@@ -71,9 +71,11 @@ class Progress:
         due = now - self.spoke >= QUIET or step == self.steps or "held_out_loss" in values
         if due and not self.console.is_terminal:
             self.spoke = now
-            self.console.print(
-                f"step {step}/{self.steps} {self._note()}", highlight=False, soft_wrap=True
-            )
+            self.say(f"step {step}/{self.steps} {self._note()}")
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+        self.console.print(line, highlight=False, soft_wrap=True)
 
     def rows(self) -> list[dict[str, float]]:
         """The rows of the part of the run that is kept."""

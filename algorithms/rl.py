@@ -22,17 +22,18 @@ from transformers.utils import logging
 
 from turnbench.agents import shipped_path
 from turnbench.agents.hf import HfModel
-from turnbench.algorithms import checkpoint, collect
+from turnbench.algorithms import checkpoint, collect, held_out
 from turnbench.algorithms.batch import Batch, Episode
 from turnbench.algorithms.collect import LEARNABLE, Collector
-from turnbench.algorithms.common import Common, Evaluation
+from turnbench.algorithms.common import Common
+from turnbench.algorithms.held_out import Evaluation
 from turnbench.algorithms.objectives import token_weights
 from turnbench.algorithms.policy import Policy, Reading, load_model, merged, with_adapters
 from turnbench.algorithms.progress import Progress
 from turnbench.algorithms.settings import claim
 from turnbench.envs.errors import TrainingError
-from turnbench.envs.record import Task
 
+MAX_BATCH = 256  # completions that are decoded at once
 Metrics = dict[str, float]
 Loss = Callable[[Batch, Reading], tuple[Tensor, dict[str, Tensor]]]
 
@@ -74,7 +75,7 @@ class Run:
             self.policy.load_critic(found)
             checkpoint.load_optimizers(found, self.optimizers)
         self.sampler = HfModel.of(
-            self.policy.model, self.tokenizer, sampling=settings.play.sampling, max_batch=256
+            self.policy.model, self.tokenizer, sampling=settings.play.sampling, max_batch=MAX_BATCH
         )
         main = self.accelerator.is_main_process
         self.progress = Progress(out, self.step, settings.steps, main)
@@ -277,27 +278,22 @@ class Run:
             self.save()
 
     def _evaluate(self, how: Evaluation) -> None:
-        accelerator = self.accelerator
-        known = self.collector.envs[0].tasks(how.split)
-        jobs = [
-            (
-                0,
-                Task(self.settings.env.id, known[k % len(known)], how.split, k),
-                np.random.default_rng(k),
-            )
-            for k in range(accelerator.process_index, how.episodes, accelerator.num_processes)
-        ]
         self.sampler.forget()
-        played = self.collector.play(self.sampler, jobs)
-        rets = [e.path.ret for e in played if not e.path.missing]
-        rets = gather_object(rets) if accelerator.num_processes > 1 else rets
-        if not rets:
-            return
-        reward = float(np.mean(rets))
-        self.progress.row(self.step, held_out_reward=reward, held_out_failed=how.episodes - len(rets))
-        if self.best is None or reward > self.best:
+        found = self._measure(how, self.sampler)
+        self.progress.row(self.step, **{f"held_out_{name}": value for name, value in found.items()})
+        reward = found.get("reward")
+        if reward is not None and (self.best is None or reward > self.best):
             self.best = reward
             self._export(self.out / "best")
+
+    def _measure(self, how: Evaluation, model: HfModel, *, final: bool = False) -> Metrics:
+        """What held-out episodes say, and how many of them failed; played by all processes."""
+        accelerator = self.accelerator
+        jobs = how.jobs(self.settings.env, self.collector.envs[0], final=final)
+        mine = jobs[accelerator.process_index :: accelerator.num_processes]
+        found = held_out.results(self.collector.play(model, mine))
+        found = gather_object(found) if accelerator.num_processes > 1 else found
+        return held_out.told(found) | {"failed": float(len(jobs) - len(found))}
 
     def _best_so_far(self) -> float | None:
         rows = self.progress.rows()
@@ -317,9 +313,33 @@ class Run:
             )
 
     def export(self) -> Path:
-        """Write the trained model into `out/model`, a folder that a suite can name."""
+        """Write the trained model into `out/model`, a folder that a suite can name; measure it and the best."""
         self._export(self.out / "model")
+        if self.settings.evaluation:
+            self._report(self.settings.evaluation)
         return self.out / "model"
+
+    def _report(self, how: Evaluation) -> None:
+        """A row about the last model and the best, on episodes that picked neither."""
+        if any("last_reward" in row and row["step"] == self.step for row in self.progress.rows()):
+            return
+        self.accelerator.wait_for_everyone()
+        row: Metrics = {}
+        for name, folder in (("last", self.out / "model"), ("best", self.out / "best")):
+            if folder.is_dir():
+                found = self._measure_folder(how, folder)
+                row |= {f"{name}_{key}": value for key, value in found.items()}
+                self.progress.say(f"{name} model: {', '.join(f'{k} {v:.3g}' for k, v in found.items())}")
+        self.progress.row(self.step, **row)
+
+    def _measure_folder(self, how: Evaluation, folder: Path) -> Metrics:
+        network, tokenizer = load_model(folder)
+        network = network.to(self.accelerator.device).eval()
+        model = HfModel.of(network, tokenizer, sampling=self.settings.play.sampling, max_batch=MAX_BATCH)
+        try:
+            return self._measure(how, model, final=True)
+        finally:
+            model.close()
 
     def _export(self, target: Path) -> None:
         def fill(folder: Path) -> None:

@@ -328,11 +328,20 @@ def test_kl_paid_as_a_reward_is_that_of_each_turns_tokens():
     assert paid(settings, batch) is batch.rewards
 
 
-def test_evaluation_keeps_the_best_model(config, tmp_path):
-    todo = {"every": 1, "episodes": 4, "split": "test"}
-    _, rows = learn("mpo", config(steps=3, evaluation=todo), tmp_path)
+def test_evaluation_keeps_the_best_model_and_ends_with_fresh_episodes_of_both(config, tmp_path, capsys):
+    todo = {"every": 1, "episodes": 4, "final": 6, "attempts": 2, "split": "test"}
+    settings = config("Judged", steps=3, save_every=1, evaluation=todo)
+    _, rows = learn("mpo", settings, tmp_path)
     measured = [r["held_out_reward"] for r in rows if "held_out_reward" in r]
     assert len(measured) == 3 and (tmp_path / "best" / "config.json").is_file()
+    final = rows[-1]
+    for name in ("last", "best"):
+        assert final[f"{name}_failed"] == 0
+        assert 0 <= final[f"{name}_success"] <= final[f"{name}_pass@2"] <= 1
+    told = capsys.readouterr().err
+    assert "last model: reward" in told and "best model: reward" in told
+    _, again = learn("mpo", settings, tmp_path)
+    assert again == rows
 
 
 @pytest.mark.parametrize(
@@ -357,6 +366,11 @@ def test_evaluation_keeps_the_best_model(config, tmp_path):
         ("mpo", {"minibatches": 7}, "minibatches is 7, but more than episodes"),
         ("sao", {"dual_clip": 3.0}, "dual_clip is 3.0, but clip is 'mask'"),
         ("mpo", {"clip_low": 1.0}, "clip_low is 1.0, but no ratio"),
+        (
+            "mpo",
+            {"evaluation": {"episodes": 5, "attempts": 2}},
+            "evaluation: episodes is 5, which is no multiple of attempts",
+        ),
         ("grpo", {"group": 1}, "group: .*greater than or equal to 2"),
         ("grpo", {"rounds": 2}, "rounds is 2, but drop_equal is false"),
         ("grpo", {"gamma": 0.5}, "gamma is 0.5, but step_weight is 0"),

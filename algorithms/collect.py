@@ -7,14 +7,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from turnbench.agents.hf import HfModel
-from turnbench.agents.model import Sampling
+from turnbench.agents.model import Answer, Model, Prompt, Sampling
 from turnbench.agents.react import ReActPolicy
 from turnbench.agents.rollout import Rollout, play
 from turnbench.algorithms.batch import Episode, Ids
 from turnbench.envs import make
 from turnbench.envs.core import TextEnv, mix
 from turnbench.envs.errors import ConfigError, ModelError
-from turnbench.envs.record import Outcome, Task, trajectory_from_json, trajectory_to_json
+from turnbench.envs.record import Failure, Outcome, Task, trajectory_from_json, trajectory_to_json
 
 LEARNABLE = frozenset({Outcome.OK, Outcome.TRUNCATED})
 """Other outcomes say nothing about the policy, or only half of what it did."""
@@ -69,7 +69,7 @@ class Play(BaseModel):
     reasoning: Literal["keep", "drop"] = Field("keep", description="Whether later prompts keep it.")
     max_tokens: int = Field(64, ge=1, description="Longest action, in tokens.")
 
-    def policy(self, model: HfModel) -> ReActPolicy:
+    def policy(self, model: Model) -> ReActPolicy:
         """The policy that asks `model`."""
         return ReActPolicy(model, self.style, self.instructions, self.history, self.reasoning)
 
@@ -77,6 +77,29 @@ class Play(BaseModel):
     def sampling(self) -> Sampling:
         """How completions are drawn."""
         return Sampling(max_tokens=self.max_tokens)
+
+
+class OnePromptFails:
+    """A model that answers a prompt it can't be asked by a Failure, and all others.
+
+    In evaluation such a prompt ends the run, as something is set wrong; a training step has other episodes.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.name, self.sampling = model, model.name, model.sampling
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Answer]:
+        """One answer for each prompt, in order. Who is to blame is found by halving."""
+        try:
+            return self.model.generate(prompts, sampling)
+        except ModelError as error:
+            if len(prompts) == 1:
+                return [Failure.of(error, Outcome.INFRA_ERROR)]
+        half = len(prompts) // 2
+        return [*self.generate(prompts[:half], sampling), *self.generate(prompts[half:], sampling)]
+
+    def close(self) -> None:
+        """The model stays its owner's."""
 
 
 class Collector:
@@ -115,7 +138,7 @@ class Collector:
         rollouts = [
             Rollout.start(env, task, rng) for env, (_, task, rng) in zip(self.envs, jobs, strict=False)
         ]
-        policy = self.how.policy(model)
+        policy = self.how.policy(OnePromptFails(model))
         play(rollouts, policy)
         episodes = [
             Episode(r.finish(), g, _tail(policy, model, r))

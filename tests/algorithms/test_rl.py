@@ -20,13 +20,14 @@ from transformers import AutoModelForCausalLM
 
 import turnbench.algorithms
 from turnbench.agents import make_model
+from turnbench.agents.chat import Chat
 from turnbench.agents.model import Message, Prompt
 from turnbench.algorithms import ALGORITHMS, objectives, trainer
 from turnbench.algorithms.advantages import Turns
 from turnbench.algorithms.losses import paid
 from turnbench.algorithms.mpo import Mpo
 from turnbench.algorithms.settings import checked
-from turnbench.envs.errors import ConfigError, TrainingError, TurnbenchError
+from turnbench.envs.errors import ConfigError, ModelError, TrainingError, TurnbenchError
 
 CRITICS = ("ppo", "turn_ppo", "mpo", "sao")
 GROUPS = ("grpo", "dapo", "gspo", "gigpo")
@@ -264,6 +265,30 @@ def test_a_history_window_is_trained_from_the_prompts_that_were_sent(config, tmp
 def test_failed_episodes_are_counted_and_left_out(name, config, tmp_path):
     weights, rows = learn(name, config("Brittle", tasks=4), tmp_path)
     assert 0 < rows[0]["failed"] < 12 and rows[0]["env_steps"] == 3 * (12 - rows[0]["failed"])
+
+
+@pytest.mark.parametrize("name", ["mpo", "grpo"])
+def test_a_prompt_that_cannot_be_written_is_one_failed_episode(name, config, tmp_path, monkeypatch):
+    real = Chat.encode
+
+    def encode(self, prompt):
+        if prompt.seed % 5 == 0:
+            raise ModelError("the chat template refuses this conversation")
+        return real(self, prompt)
+
+    monkeypatch.setattr(Chat, "encode", encode)
+    _, rows = learn(name, config(tasks=4), tmp_path)
+    assert 0 < rows[0]["failed"] < 12 and rows[0]["env_steps"] == 3 * (12 - rows[0]["failed"])
+    assert all(math.isfinite(v) for row in rows for v in row.values())
+
+
+def test_a_model_that_cannot_be_asked_at_all_stops_with_its_cause(config, tmp_path, monkeypatch):
+    def encode(self, prompt):
+        raise ModelError("set `reasoning: drop`")
+
+    monkeypatch.setattr(Chat, "encode", encode)
+    with pytest.raises(TrainingError, match="every episode failed.*ModelError: set `reasoning: drop`"):
+        learn("grpo", config(), tmp_path)
 
 
 def test_a_step_without_any_episode_stops_with_its_cause(config, tmp_path):

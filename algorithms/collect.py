@@ -58,8 +58,8 @@ class World(BaseModel):
 
 
 class Play(BaseModel):
-    """How the policy plays; the first four are ReAct's options. Temperature and top-p are 1, so that
-    what is sampled is the policy that is improved."""
+    """How the policy plays; the first four are ReAct's options. The policy that is improved is the one that
+    is sampled: the network's logits divided by the temperature. Top-p is 1."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -68,6 +68,7 @@ class Play(BaseModel):
     history: int | None = Field(None, ge=0, description="Past turns in the prompt; null for all.")
     reasoning: Literal["keep", "drop"] = Field("keep", description="Whether later prompts keep it.")
     max_tokens: int = Field(64, ge=1, description="Longest action, in tokens.")
+    temperature: float = Field(1.0, gt=0, description="Temperature of what is sampled and improved.")
 
     def policy(self, model: Model) -> ReActPolicy:
         """The policy that asks `model`."""
@@ -76,7 +77,7 @@ class Play(BaseModel):
     @property
     def sampling(self) -> Sampling:
         """How completions are drawn."""
-        return Sampling(max_tokens=self.max_tokens)
+        return Sampling(self.temperature, max_tokens=self.max_tokens)
 
 
 class OnePromptFails:

@@ -45,6 +45,11 @@ class Common(BaseModel):
     bootstrap: bool = Field(
         True, description="Whether a truncated episode goes on in the critic's eyes, or has ended."
     )
+    overlong_cache: int = Field(
+        0,
+        ge=0,
+        description="Last tokens of play.max_tokens over which a turn's reward falls by 1 (DAPO).",
+    )
     kl: float = Field(0.0, ge=0, description="Price of a nat of KL to the model it started from.")
     kl_estimator: Literal["k1", "k2", "k3"] = Field(
         "k2", description="k1 is paid as a reward, turn by turn; k2 and k3 are added to the loss."
@@ -63,6 +68,9 @@ class Common(BaseModel):
         )
         self.refuse("kl_estimator" in self.model_fields_set and not self.kl, "kl_estimator", "kl is 0")
         self.refuse(self.clip == "mask" and bool(self.dual_clip), "dual_clip", "clip is 'mask'")
+        self.refuse(
+            self.overlong_cache > self.play.max_tokens, "overlong_cache", "play.max_tokens is less"
+        )
         self.refuse(self.clip_low >= 1, "clip_low", "no ratio is below 0: less than 1 is wanted")
         return self
 

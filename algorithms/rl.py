@@ -6,6 +6,7 @@ that of one process.
 """
 
 import contextlib
+import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from transformers.utils import logging
 from turnbench.agents import shipped_path
 from turnbench.agents.hf import HfModel
 from turnbench.algorithms import checkpoint, collect, held_out
-from turnbench.algorithms.batch import Batch, Episode
+from turnbench.algorithms.batch import Batch, Episode, collate
 from turnbench.algorithms.collect import LEARNABLE, Collector
 from turnbench.algorithms.common import Common
 from turnbench.algorithms.held_out import Evaluation
@@ -89,7 +90,7 @@ class Run:
         model, tokenizer = load_model(found if found and not settings.lora else start)
         if settings.lora:
             model = with_adapters(model, settings.lora, settings.seed, found)
-        policy = Policy(model, critic).to(self.accelerator.device)
+        policy = Policy(model, critic, settings.play.temperature).to(self.accelerator.device)
         if settings.gradient_checkpointing:
             policy.checkpoint_gradients()
         return policy.eval(), tokenizer
@@ -98,7 +99,8 @@ class Run:
         if not self.settings.kl or self.settings.lora:
             return None
         model, _ = load_model(shipped_path(self.settings.model))
-        return Policy(model, None).to(self.accelerator.device).eval().requires_grad_(False)
+        reference = Policy(model, None, self.settings.play.temperature)
+        return reference.to(self.accelerator.device).eval().requires_grad_(False)
 
     def _make_optimizers(self, critic_lr: float) -> list[torch.optim.Optimizer]:
         settings = self.settings
@@ -173,14 +175,27 @@ class Run:
                 into[chosen] = part
         return Said(*(self.accelerator.reduce(tensor, "sum") for tensor in found))
 
+    def lay_out(self, episodes: Sequence[Episode]) -> Batch:
+        """The episodes as a batch on the device, with the reference's log-probs where KL has a price."""
+        settings = self.settings
+        batch = collate(episodes, bootstrap=settings.bootstrap).to(self.accelerator.device)
+        if settings.play.temperature != 1:  # what was kept of the sampling are log-probs at 1
+            batch = dataclasses.replace(batch, old=self._policy_says(batch, self.policy))
+        if settings.kl:
+            batch = batch.with_extra(reference=self.reference_says(batch))
+        return batch
+
     def reference_says(self, batch: Batch) -> Tensor:
         """[B, N]: log-probs (nats) of the action tokens under the frozen reference."""
-        found = torch.zeros(batch.old.shape, device=self.accelerator.device)
         adapters = self.policy.model.disable_adapter if self.settings.lora else contextlib.nullcontext
         with adapters():
-            for chosen, _, reading in self._read(batch, self.reference, critic=False):
-                assert reading.logprobs is not None
-                found[chosen] = reading.logprobs.float()
+            return self._policy_says(batch, self.reference or self.policy)
+
+    def _policy_says(self, batch: Batch, network: Policy) -> Tensor:
+        found = torch.zeros(batch.old.shape, device=self.accelerator.device)
+        for chosen, _, reading in self._read(batch, network, critic=False):
+            assert reading.logprobs is not None
+            found[chosen] = reading.logprobs.float()
         return self.accelerator.reduce(found, "sum")  # type: ignore[no-any-return]
 
     @torch.no_grad()

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -332,6 +333,31 @@ def test_critic_warmup_leaves_the_policy_alone(config, tmp_path, start):
         assert "policy_loss" not in rows[1] and "policy_loss" in rows[2]
 
 
+@pytest.mark.parametrize("name", ["grpo", "dapo"])
+def test_long_turns_cost_where_the_last_tokens_do(name, config, tmp_path, start):
+    """In a world that pays the same for everything, only length teaches."""
+    weights, _ = learn(name, config("Flat", overlong_cache=3, group=8), tmp_path)
+    assert not same(weights, start)
+
+
+@pytest.mark.parametrize("name", ["mpo", "grpo"])
+def test_a_temperature_is_a_network_with_divided_logits(name, config, tmp_path):
+    """Halving the last norm halves the logits: the episodes and the first loss are those of temperature 2."""
+    model = AutoModelForCausalLM.from_pretrained(config()["model"], dtype=torch.float32)
+    with torch.no_grad():
+        model.model.norm.weight /= 2
+    shutil.copytree(config()["model"], tmp_path / "halved")
+    model.save_pretrained(tmp_path / "halved")
+    keys = {"steps": 1, "kl": 0.1, "entropy": 0.01}
+    hot = {"play": {"max_tokens": 4, "instructions": False, "temperature": 2.0}}
+    (tempered,) = learn(name, config(**keys, **hot), tmp_path / "hot")[1]
+    (divided,) = learn(name, config(**keys, model=str(tmp_path / "halved")), tmp_path / "divided")[1]
+    (plain,) = learn(name, config(**keys), tmp_path / "plain")[1]
+    told = ("reward", "tokens", "entropy", "policy_loss", "kl", "kl_old", "clip_fraction")
+    assert {k: tempered[k] for k in told} == pytest.approx({k: divided[k] for k in told}, abs=1e-5)
+    assert tempered["kl_old"] == pytest.approx(0, abs=1e-7) and tempered["entropy"] > plain["entropy"]
+
+
 @pytest.mark.parametrize(("name", "estimator"), [("mpo", "k2"), ("grpo", "k3")])
 def test_a_price_on_kl_keeps_the_policy_near_its_start(name, estimator, config, tmp_path):
     free = config(steps=4, epochs=4, lr=3e-3, kl=1e-9, kl_estimator=estimator)
@@ -347,10 +373,14 @@ def test_kl_paid_as_a_reward_is_that_of_each_turns_tokens():
         old=torch.tensor([[-1.0, -2.0, -3.0]]),
         extra={"reference": torch.tensor([[-2.0, -2.5, -1.0]])},
     )
-    settings = SimpleNamespace(kl=0.1, kl_estimator="k1")
+    settings = SimpleNamespace(
+        kl=0.1, kl_estimator="k1", overlong_cache=0, play=SimpleNamespace(max_tokens=2)
+    )
     assert paid(settings, batch).tolist() == [pytest.approx([-0.15, 1.2])]
     settings.kl_estimator = "k2"
     assert paid(settings, batch) is batch.rewards
+    settings.overlong_cache = 2  # turns of two and one tokens, of at most two
+    assert paid(settings, batch).tolist() == [pytest.approx([-1.0, 0.5])]
 
 
 def test_evaluation_keeps_the_best_model_and_ends_with_fresh_episodes_of_both(config, tmp_path, capsys):
@@ -390,6 +420,8 @@ def test_evaluation_keeps_the_best_model_and_ends_with_fresh_episodes_of_both(co
         ("mpo", {"kl_estimator": "k2"}, "kl_estimator is 'k2', but kl is 0"),
         ("mpo", {"minibatches": 7}, "minibatches is 7, but more than episodes"),
         ("sao", {"dual_clip": 3.0}, "dual_clip is 3.0, but clip is 'mask'"),
+        ("dapo", {"overlong_cache": 5}, "overlong_cache is 5, but play.max_tokens is less"),
+        ("mpo", {"play": {"temperature": 0}}, "play.temperature: .*greater than 0"),
         ("mpo", {"clip_low": 1.0}, "clip_low is 1.0, but no ratio"),
         (
             "mpo",

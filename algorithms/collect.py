@@ -11,6 +11,7 @@ from turnbench.agents.model import Answer, Model, Prompt, Sampling
 from turnbench.agents.react import ReActPolicy
 from turnbench.agents.rollout import Rollout, play
 from turnbench.algorithms.batch import Episode, Ids
+from turnbench.algorithms.served import ServedModel
 from turnbench.envs import make
 from turnbench.envs.core import TextEnv, mix
 from turnbench.envs.errors import ConfigError, ModelError
@@ -112,7 +113,12 @@ class Collector:
         self.known = world.task_ids(self.envs[0])
 
     def collect(
-        self, model: HfModel, at: tuple[int, ...], tasks: int, group: int, share: tuple[int, int]
+        self,
+        model: HfModel | ServedModel,
+        at: tuple[int, ...],
+        tasks: int,
+        group: int,
+        share: tuple[int, int],
     ) -> list[Episode]:
         """`group` attempts at each of `tasks` drawn tasks, all under the same seed of the world.
 
@@ -132,7 +138,7 @@ class Collector:
     def _seed(self, at: tuple[int, ...], number: int) -> int:
         return mix(self.seed, *map(str, at), str(number))
 
-    def play(self, model: HfModel, jobs: Sequence[Job]) -> list[Episode]:
+    def play(self, model: HfModel | ServedModel, jobs: Sequence[Job]) -> list[Episode]:
         """Play jobs side by side."""
         while len(self.envs) < len(jobs):
             self.envs.append(self.envs[0].spawn())
@@ -162,7 +168,7 @@ class Collector:
             env.close()
 
 
-def _tail(policy: ReActPolicy, model: HfModel, rollout: Rollout) -> Ids:
+def _tail(policy: ReActPolicy, model: HfModel | ServedModel, rollout: Rollout) -> Ids:
     """The prompt that would have been next, where the episode was cut short and it fits."""
     path = rollout.finish()
     if path.outcome is not Outcome.TRUNCATED or not rollout.turns:

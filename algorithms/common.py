@@ -9,6 +9,7 @@ from turnbench.algorithms.collect import Play, World
 from turnbench.algorithms.held_out import Evaluation
 from turnbench.algorithms.objectives import Averaging
 from turnbench.algorithms.policy import Lora
+from turnbench.algorithms.served import Server
 
 
 class Common(BaseModel):
@@ -19,6 +20,7 @@ class Common(BaseModel):
     model: str = Field(description="Model folder to start from, or the name of a shipped one.")
     env: World = Field(description="Environment to learn in.")
     play: Play = Field(Play.model_validate({}), description="How the policy plays.")
+    server: Server | None = Field(None, description="vLLM server that plays; null: this process.")
     evaluation: Evaluation | None = Field(None, description="What to measure on the way.")
     steps: int = Field(ge=1, description="Training steps: collect episodes, then learn from them.")
     tasks: int = Field(8, ge=1, description="Tasks drawn for a step.")

@@ -31,8 +31,9 @@ from turnbench.algorithms.held_out import Evaluation
 from turnbench.algorithms.objectives import token_weights
 from turnbench.algorithms.policy import Policy, Reading, load_model, merged, with_adapters
 from turnbench.algorithms.progress import Progress
+from turnbench.algorithms.served import ServedModel
 from turnbench.algorithms.settings import claim
-from turnbench.envs.errors import TrainingError
+from turnbench.envs.errors import ConfigError, TrainingError
 
 MAX_BATCH = 256  # completions that are decoded at once
 Metrics = dict[str, float]
@@ -75,9 +76,7 @@ class Run:
         if found:
             self.policy.load_critic(found)
             checkpoint.load_optimizers(found, self.optimizers)
-        self.sampler = HfModel.of(
-            self.policy.model, self.tokenizer, sampling=settings.play.sampling, max_batch=MAX_BATCH
-        )
+        self.sampler = self._make_sampler()
         main = self.accelerator.is_main_process
         self.progress = Progress(out, self.step, settings.steps, main)
         self.best = self._best_so_far()
@@ -94,6 +93,14 @@ class Run:
         if settings.gradient_checkpointing:
             policy.checkpoint_gradients()
         return policy.eval(), tokenizer
+
+    def _make_sampler(self) -> HfModel | ServedModel:
+        model, tokenizer, sampling = self.policy.model, self.tokenizer, self.settings.play.sampling
+        if server := self.settings.server:
+            if self.accelerator.num_processes > 1:
+                raise ConfigError("server: it is told of new weights by a single process; start one")
+            return ServedModel(server, model, tokenizer, sampling, lambda: self._export(server.folder))
+        return HfModel.of(model, tokenizer, sampling=sampling, max_batch=MAX_BATCH)
 
     def _load_reference(self) -> Policy | None:
         if not self.settings.kl or self.settings.lora:
@@ -179,7 +186,8 @@ class Run:
         """The episodes as a batch on the device, with the reference's log-probs where KL has a price."""
         settings = self.settings
         batch = collate(episodes, bootstrap=settings.bootstrap).to(self.accelerator.device)
-        if settings.play.temperature != 1:  # what was kept of the sampling are log-probs at 1
+        if settings.play.temperature != 1 or settings.server:
+            # What was kept of the sampling are log-probs at 1, and a server's are rounded otherwise.
             batch = dataclasses.replace(batch, old=self._policy_says(batch, self.policy))
         if settings.kl:
             batch = batch.with_extra(reference=self.reference_says(batch))
@@ -301,7 +309,7 @@ class Run:
             self.best = reward
             self._export(self.out / "best")
 
-    def _measure(self, how: Evaluation, model: HfModel, *, final: bool = False) -> Metrics:
+    def _measure(self, how: Evaluation, model: HfModel | ServedModel, *, final: bool = False) -> Metrics:
         """What held-out episodes say, and how many of them failed; played by all processes."""
         accelerator = self.accelerator
         jobs = how.jobs(self.settings.env, self.collector.envs[0], final=final)

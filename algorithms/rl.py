@@ -5,11 +5,11 @@ processes (`accelerate launch`) each play and differentiate their share of the s
 that of one process.
 """
 
-import contextlib
 import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
@@ -195,7 +195,7 @@ class Run:
 
     def reference_says(self, batch: Batch) -> Tensor:
         """[B, N]: log-probs (nats) of the action tokens under the frozen reference."""
-        adapters = self.policy.model.disable_adapter if self.settings.lora else contextlib.nullcontext
+        adapters = self.policy.model.disable_adapter if self.settings.lora else nullcontext
         with adapters():
             return self._policy_says(batch, self.reference or self.policy)
 
@@ -358,11 +358,9 @@ class Run:
     def _measure_folder(self, how: Evaluation, folder: Path) -> Metrics:
         network, tokenizer = load_model(folder)
         network = network.to(self.accelerator.device).eval()
-        model = HfModel.of(network, tokenizer, sampling=self.settings.play.sampling, max_batch=MAX_BATCH)
-        try:
+        sampling = self.settings.play.sampling
+        with closing(HfModel.of(network, tokenizer, sampling=sampling, max_batch=MAX_BATCH)) as model:
             return self._measure(how, model, final=True)
-        finally:
-            model.close()
 
     def _export(self, target: Path) -> None:
         def fill(folder: Path) -> None:

@@ -94,7 +94,7 @@ class HfModel:
         self.tokenizer, self.network = tokenizer, network
         config = network.config.get_text_config()
         self.context_length: int | None = getattr(config, "max_position_embeddings", None)
-        self.chat = Chat(tokenizer, config.vocab_size, _ends(network))
+        self.chat = Chat(tokenizer, config.vocab_size, ends_of(network))
         decoder = Decoder(
             network, self.chat.ends, self.chat.stopped, max_rows=max_batch, cache_bytes=cache_bytes
         )
@@ -356,7 +356,7 @@ def _load(path: str, device: str, dtype: str, kind: str) -> tuple[Any, Any]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _ends(network: Any) -> list[int]:
+def ends_of(network: Any) -> list[int]:
     """The ids that the checkpoint's own settings name as ends."""
     ends: list[int] = []
     for config in (network.generation_config, network.config):

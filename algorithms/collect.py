@@ -7,17 +7,21 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from turnbench.agents.hf import HfModel
-from turnbench.agents.model import Sampling
+from turnbench.agents.model import Answer, Model, Prompt, Sampling
 from turnbench.agents.react import ReActPolicy
 from turnbench.agents.rollout import Rollout, play
 from turnbench.algorithms.batch import Episode, Ids
+from turnbench.algorithms.served import ServedModel
 from turnbench.envs import make
 from turnbench.envs.core import TextEnv, mix
 from turnbench.envs.errors import ConfigError, ModelError
-from turnbench.envs.record import Outcome, Task, trajectory_from_json, trajectory_to_json
+from turnbench.envs.record import Failure, Outcome, Task, trajectory_from_json, trajectory_to_json
 
 LEARNABLE = frozenset({Outcome.OK, Outcome.TRUNCATED})
 """Other outcomes say nothing about the policy, or only half of what it did."""
+
+Job = tuple[int, Task, np.random.Generator]
+"""What to play: the group that the attempt belongs to, its task, and its random generator."""
 
 
 class World(BaseModel):
@@ -55,8 +59,8 @@ class World(BaseModel):
 
 
 class Play(BaseModel):
-    """How the policy plays; the first four are ReAct's options. Temperature and top-p are 1, so that
-    what is sampled is the policy that is improved."""
+    """How the policy plays; the first four are ReAct's options. The policy that is improved is the one that
+    is sampled: the network's logits divided by the temperature. Top-p is 1."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -65,15 +69,39 @@ class Play(BaseModel):
     history: int | None = Field(None, ge=0, description="Past turns in the prompt; null for all.")
     reasoning: Literal["keep", "drop"] = Field("keep", description="Whether later prompts keep it.")
     max_tokens: int = Field(64, ge=1, description="Longest action, in tokens.")
+    temperature: float = Field(1.0, gt=0, description="Temperature of what is sampled and improved.")
 
-    def policy(self, model: HfModel) -> ReActPolicy:
+    def policy(self, model: Model) -> ReActPolicy:
         """The policy that asks `model`."""
         return ReActPolicy(model, self.style, self.instructions, self.history, self.reasoning)
 
     @property
     def sampling(self) -> Sampling:
         """How completions are drawn."""
-        return Sampling(max_tokens=self.max_tokens)
+        return Sampling(self.temperature, max_tokens=self.max_tokens)
+
+
+class OnePromptFails:
+    """A model that answers a prompt it can't be asked by a Failure, and all others.
+
+    In evaluation such a prompt ends the run, as something is set wrong; a training step has other episodes.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.name, self.sampling = model, model.name, model.sampling
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Answer]:
+        """One answer for each prompt, in order. Who is to blame is found by halving."""
+        try:
+            return self.model.generate(prompts, sampling)
+        except ModelError as error:
+            if len(prompts) == 1:
+                return [Failure.of(error, Outcome.INFRA_ERROR)]
+        half = len(prompts) // 2
+        return [*self.generate(prompts[:half], sampling), *self.generate(prompts[half:], sampling)]
+
+    def close(self) -> None:
+        """The model stays its owner's."""
 
 
 class Collector:
@@ -85,7 +113,12 @@ class Collector:
         self.known = world.task_ids(self.envs[0])
 
     def collect(
-        self, model: HfModel, at: tuple[int, ...], tasks: int, group: int, share: tuple[int, int]
+        self,
+        model: HfModel | ServedModel,
+        at: tuple[int, ...],
+        tasks: int,
+        group: int,
+        share: tuple[int, int],
     ) -> list[Episode]:
         """`group` attempts at each of `tasks` drawn tasks, all under the same seed of the world.
 
@@ -105,16 +138,14 @@ class Collector:
     def _seed(self, at: tuple[int, ...], number: int) -> int:
         return mix(self.seed, *map(str, at), str(number))
 
-    def play(
-        self, model: HfModel, jobs: Sequence[tuple[int, Task, np.random.Generator]]
-    ) -> list[Episode]:
-        """Play (group, task, random generator) side by side."""
+    def play(self, model: HfModel | ServedModel, jobs: Sequence[Job]) -> list[Episode]:
+        """Play jobs side by side."""
         while len(self.envs) < len(jobs):
             self.envs.append(self.envs[0].spawn())
         rollouts = [
             Rollout.start(env, task, rng) for env, (_, task, rng) in zip(self.envs, jobs, strict=False)
         ]
-        policy = self.how.policy(model)
+        policy = self.how.policy(OnePromptFails(model))
         play(rollouts, policy)
         episodes = [
             Episode(r.finish(), g, _tail(policy, model, r))
@@ -137,7 +168,7 @@ class Collector:
             env.close()
 
 
-def _tail(policy: ReActPolicy, model: HfModel, rollout: Rollout) -> Ids:
+def _tail(policy: ReActPolicy, model: HfModel | ServedModel, rollout: Rollout) -> Ids:
     """The prompt that would have been next, where the episode was cut short and it fits."""
     path = rollout.finish()
     if path.outcome is not Outcome.TRUNCATED or not rollout.turns:

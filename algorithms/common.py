@@ -6,18 +6,10 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from turnbench.algorithms.collect import Play, World
+from turnbench.algorithms.held_out import Evaluation
 from turnbench.algorithms.objectives import Averaging
 from turnbench.algorithms.policy import Lora
-
-
-class Evaluation(BaseModel):
-    """Episodes on tasks that are not learned from, and the model that did best in them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    every: int = Field(20, ge=1, description="Steps between two evaluations.")
-    episodes: int = Field(32, ge=1, description="Episodes an evaluation, at temperature 1.")
-    split: str = Field("test", description="Split whose tasks are played, in their order.")
+from turnbench.algorithms.served import Server
 
 
 class Common(BaseModel):
@@ -28,6 +20,7 @@ class Common(BaseModel):
     model: str = Field(description="Model folder to start from, or the name of a shipped one.")
     env: World = Field(description="Environment to learn in.")
     play: Play = Field(Play.model_validate({}), description="How the policy plays.")
+    server: Server | None = Field(None, description="vLLM server that plays; null: this process.")
     evaluation: Evaluation | None = Field(None, description="What to measure on the way.")
     steps: int = Field(ge=1, description="Training steps: collect episodes, then learn from them.")
     tasks: int = Field(8, ge=1, description="Tasks drawn for a step.")
@@ -54,6 +47,11 @@ class Common(BaseModel):
     bootstrap: bool = Field(
         True, description="Whether a truncated episode goes on in the critic's eyes, or has ended."
     )
+    overlong_cache: int = Field(
+        0,
+        ge=0,
+        description="Last tokens of play.max_tokens over which a turn's reward falls by 1 (DAPO).",
+    )
     kl: float = Field(0.0, ge=0, description="Price of a nat of KL to the model it started from.")
     kl_estimator: Literal["k1", "k2", "k3"] = Field(
         "k2", description="k1 is paid as a reward, turn by turn; k2 and k3 are added to the loss."
@@ -72,6 +70,9 @@ class Common(BaseModel):
         )
         self.refuse("kl_estimator" in self.model_fields_set and not self.kl, "kl_estimator", "kl is 0")
         self.refuse(self.clip == "mask" and bool(self.dual_clip), "dual_clip", "clip is 'mask'")
+        self.refuse(
+            self.overlong_cache > self.play.max_tokens, "overlong_cache", "play.max_tokens is less"
+        )
         self.refuse(self.clip_low >= 1, "clip_low", "no ratio is below 0: less than 1 is wanted")
         return self
 

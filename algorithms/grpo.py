@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from turnbench.algorithms import advantages
-from turnbench.algorithms.batch import Batch, Episode, collate
+from turnbench.algorithms.batch import Batch, Episode
 from turnbench.algorithms.common import Common
 from turnbench.algorithms.losses import paid, policy_loss
 from turnbench.algorithms.objectives import Averaging
@@ -94,9 +94,7 @@ def learn(settings: Grpo, out: Path) -> Path:
     loss = policy_loss(settings)
     with Run(settings, out, critic=None) as run:
         for _ in run.remaining():
-            batch = collate(gather(settings, run)).to(run.accelerator.device)
-            if settings.kl:
-                batch = batch.with_extra(reference=run.reference_says(batch))
+            batch = run.lay_out(gather(settings, run))
             credit = estimate(settings, batch)
             batch = batch.with_extra(credit=credit.float())
             if credit.any() or settings.kl or settings.entropy:  # else momentum alone would move it

@@ -89,8 +89,14 @@ def _clip(settings: Common, ratio: Tensor, credit: Tensor, new: Tensor) -> tuple
 
 
 def paid(settings: Common, batch: Batch) -> Tensor:
-    """[B, K] float64: the turns' rewards, minus the price of KL where that is paid as a reward (k1)."""
-    if not settings.kl or settings.kl_estimator != "k1":
-        return batch.rewards
-    spent = batch.turns.sum((batch.old - batch.extra["reference"]).double())
-    return batch.rewards - settings.kl * spent
+    """[B, K] float64: the turns' rewards, minus the price of KL where that is paid as a reward (k1), and what
+    turns near the length limit cost."""
+    rewards = batch.rewards
+    if settings.kl and settings.kl_estimator == "k1":
+        rewards = rewards - settings.kl * batch.turns.sum(
+            (batch.old - batch.extra["reference"]).double()
+        )
+    if cache := settings.overlong_cache:
+        limit = settings.play.max_tokens
+        rewards = rewards + objectives.overlong(batch.turns.lengths.double(), limit=limit, cache=cache)
+    return rewards

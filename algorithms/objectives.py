@@ -96,6 +96,14 @@ def kl_estimate(
     raise ValueError(f"estimator is {estimator!r}; it must be k1, k2 or k3")
 
 
+def overlong(lengths: Tensor, *, limit: int, cache: int) -> Tensor:
+    """DAPO's soft punishment of long answers, of the shape of `lengths` in tokens (Yu et al. 2025, eq. 13).
+
+    0 up to limit - cache tokens, then falling linearly to -1 at the limit, and -1 beyond.
+    """
+    return ((limit - cache - lengths) / cache).clamp(-1, 0)
+
+
 def token_weights(turns: Turns, *, over: Averaging = "token") -> Tensor:
     """[B, T]: weights of action tokens that add up to 1, so that a sum with them is a mean.
 

@@ -45,12 +45,15 @@ class Policy(nn.Module):
     """A language model with a value head, which stands on its trunk or on a trunk of its own.
 
     `critic` "shared" puts a linear head on the policy's last hidden states, "own" gives it a copy of
-    the trunk, None leaves it out. The head begins at 0. Logits are computed for action tokens only.
+    the trunk, None leaves it out. The head begins at 0. Logits are computed for action tokens only, and
+    divided by the temperature.
     """
 
-    def __init__(self, model: Any, critic: Literal["shared", "own"] | None) -> None:
+    def __init__(
+        self, model: Any, critic: Literal["shared", "own"] | None, temperature: float = 1.0
+    ) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.temperature = model, temperature
         self.trunk: Any = copy.deepcopy(_trunk(model)) if critic == "own" else None
         self.head = _zero_head(model) if critic else None
         module: Any
@@ -99,7 +102,7 @@ class Policy(nn.Module):
     def _actions(self, hidden: Tensor | None, batch: Batch) -> tuple[Tensor, Tensor]:
         assert hidden is not None
         logits = self.model.get_output_embeddings()(hidden[:, :-1][batch.acts[:, 1:]]).float()
-        logs = logits.log_softmax(-1)
+        logs = (logits / self.temperature).log_softmax(-1)
         chosen = logs.gather(1, batch.ids[:, 1:][batch.acts[:, 1:]][:, None])[:, 0]
         return batch.compact(chosen), batch.compact(_entropy(logs))
 

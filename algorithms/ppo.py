@@ -14,7 +14,7 @@ from torch import Tensor
 
 from turnbench.algorithms import advantages
 from turnbench.algorithms.advantages import Boundary
-from turnbench.algorithms.batch import Batch, collate
+from turnbench.algorithms.batch import Batch
 from turnbench.algorithms.common import Common
 from turnbench.algorithms.losses import joint_loss, paid, policy_loss, value_loss
 from turnbench.algorithms.rl import Run, Said
@@ -114,9 +114,7 @@ def learn(settings: Ppo, out: Path) -> Path:
     joint = joint_loss(policy_loss(settings), settings.value_weight)
     with Run(settings, out, settings.critic, settings.critic_lr) as run:
         for step in run.remaining():
-            batch = collate(run.collect(), bootstrap=settings.bootstrap).to(run.accelerator.device)
-            if settings.kl:
-                batch = batch.with_extra(reference=run.reference_says(batch))
+            batch = run.lay_out(run.collect())
             said = run.critic_says(batch)
             credit, targets = estimate(settings, batch, said)
             batch = batch.with_extra(credit=credit.float(), targets=targets.float())

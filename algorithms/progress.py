@@ -1,10 +1,12 @@
-"""What a training run shows and keeps of itself: a progress line and metrics.jsonl."""
+"""What a training run shows and keeps of itself: a progress line, metrics.jsonl, and the same for TensorBoard."""
 
 import json
+import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -28,7 +30,8 @@ QUIET = 10.0  # seconds between two plain lines where there is no terminal
 
 
 class Progress:
-    """Rows go to `out/metrics.jsonl` and the newest values to the terminal.
+    """Rows go to `out/metrics.jsonl`, where tensorboardX is there also to `out/tensorboard`, and the newest
+    values to the terminal.
 
     A resumed run first drops the rows after the step it goes on from. Only the main process of
     several shows or writes anything.
@@ -44,11 +47,13 @@ class Progress:
         self.latest: dict[str, float] = {}
         self.spoke = 0.0
         self.file: IO[str] | None = None
+        self.board: Any = None
 
     def __enter__(self) -> Self:
         if self.main:
             write_text(self.path, "".join(_rows_until(self.path, self.first)))
             self.file = self.path.open("a", encoding="utf-8")
+            self.board = _open_board(self.path.with_name("tensorboard"), self.rows())
         self.bar.start()
         return self
 
@@ -58,6 +63,8 @@ class Progress:
         self.bar.stop()
         if self.file:
             self.file.close()
+        if self.board:
+            self.board.close()
 
     def row(self, step: int, **values: float) -> None:
         """Add one row of metrics, by name."""
@@ -65,15 +72,19 @@ class Progress:
             return
         self.file.write(json.dumps({"step": step, **values}) + "\n")
         self.file.flush()
+        if self.board:
+            _draw(self.board, [{"step": step, **values}])
         self.latest |= values
         self.bar.update(self.job, completed=step, note=self._note())
         now = time.monotonic()
         due = now - self.spoke >= QUIET or step == self.steps or "held_out_loss" in values
         if due and not self.console.is_terminal:
             self.spoke = now
-            self.console.print(
-                f"step {step}/{self.steps} {self._note()}", highlight=False, soft_wrap=True
-            )
+            self.say(f"step {step}/{self.steps} {self._note()}")
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+        self.console.print(line, highlight=False, soft_wrap=True)
 
     def rows(self) -> list[dict[str, float]]:
         """The rows of the part of the run that is kept."""
@@ -99,3 +110,24 @@ def _rows_until(path: Path, step: int) -> list[str]:
         except ValueError:
             break
     return kept
+
+
+def _open_board(folder: Path, rows: Iterable[dict[str, float]]) -> Any:
+    """A writer of TensorBoard's event files, begun anew with these rows: what a killed run wrote beyond its
+    checkpoint would be there twice. None without the package."""
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        return None
+    shutil.rmtree(folder, ignore_errors=True)
+    board = SummaryWriter(str(folder))
+    _draw(board, rows)
+    return board
+
+
+def _draw(board: Any, rows: Iterable[dict[str, float]]) -> None:
+    for row in rows:
+        for name, value in row.items():
+            if name != "step":
+                board.add_scalar(name, value, row["step"])
+    board.flush()

@@ -5,10 +5,11 @@ processes (`accelerate launch`) each play and differentiate their share of the s
 that of one process.
 """
 
-import contextlib
+import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
@@ -22,17 +23,19 @@ from transformers.utils import logging
 
 from turnbench.agents import shipped_path
 from turnbench.agents.hf import HfModel
-from turnbench.algorithms import checkpoint, collect
-from turnbench.algorithms.batch import Batch, Episode
+from turnbench.algorithms import checkpoint, collect, held_out
+from turnbench.algorithms.batch import Batch, Episode, collate
 from turnbench.algorithms.collect import LEARNABLE, Collector
-from turnbench.algorithms.common import Common, Evaluation
+from turnbench.algorithms.common import Common
+from turnbench.algorithms.held_out import Evaluation
 from turnbench.algorithms.objectives import token_weights
 from turnbench.algorithms.policy import Policy, Reading, load_model, merged, with_adapters
 from turnbench.algorithms.progress import Progress
+from turnbench.algorithms.served import ServedModel
 from turnbench.algorithms.settings import claim
-from turnbench.envs.errors import TrainingError
-from turnbench.envs.record import Task
+from turnbench.envs.errors import ConfigError, TrainingError
 
+MAX_BATCH = 256  # completions that are decoded at once
 Metrics = dict[str, float]
 Loss = Callable[[Batch, Reading], tuple[Tensor, dict[str, Tensor]]]
 
@@ -73,9 +76,7 @@ class Run:
         if found:
             self.policy.load_critic(found)
             checkpoint.load_optimizers(found, self.optimizers)
-        self.sampler = HfModel.of(
-            self.policy.model, self.tokenizer, sampling=settings.play.sampling, max_batch=256
-        )
+        self.sampler = self._make_sampler()
         main = self.accelerator.is_main_process
         self.progress = Progress(out, self.step, settings.steps, main)
         self.best = self._best_so_far()
@@ -88,16 +89,25 @@ class Run:
         model, tokenizer = load_model(found if found and not settings.lora else start)
         if settings.lora:
             model = with_adapters(model, settings.lora, settings.seed, found)
-        policy = Policy(model, critic).to(self.accelerator.device)
+        policy = Policy(model, critic, settings.play.temperature).to(self.accelerator.device)
         if settings.gradient_checkpointing:
             policy.checkpoint_gradients()
         return policy.eval(), tokenizer
+
+    def _make_sampler(self) -> HfModel | ServedModel:
+        model, tokenizer, sampling = self.policy.model, self.tokenizer, self.settings.play.sampling
+        if server := self.settings.server:
+            if self.accelerator.num_processes > 1:
+                raise ConfigError("server: it is told of new weights by a single process; start one")
+            return ServedModel(server, model, tokenizer, sampling, lambda: self._export(server.folder))
+        return HfModel.of(model, tokenizer, sampling=sampling, max_batch=MAX_BATCH)
 
     def _load_reference(self) -> Policy | None:
         if not self.settings.kl or self.settings.lora:
             return None
         model, _ = load_model(shipped_path(self.settings.model))
-        return Policy(model, None).to(self.accelerator.device).eval().requires_grad_(False)
+        reference = Policy(model, None, self.settings.play.temperature)
+        return reference.to(self.accelerator.device).eval().requires_grad_(False)
 
     def _make_optimizers(self, critic_lr: float) -> list[torch.optim.Optimizer]:
         settings = self.settings
@@ -172,14 +182,28 @@ class Run:
                 into[chosen] = part
         return Said(*(self.accelerator.reduce(tensor, "sum") for tensor in found))
 
+    def lay_out(self, episodes: Sequence[Episode]) -> Batch:
+        """The episodes as a batch on the device, with the reference's log-probs where KL has a price."""
+        settings = self.settings
+        batch = collate(episodes, bootstrap=settings.bootstrap).to(self.accelerator.device)
+        if settings.play.temperature != 1 or settings.server:
+            # What was kept of the sampling are log-probs at 1, and a server's are rounded otherwise.
+            batch = dataclasses.replace(batch, old=self._policy_says(batch, self.policy))
+        if settings.kl:
+            batch = batch.with_extra(reference=self.reference_says(batch))
+        return batch
+
     def reference_says(self, batch: Batch) -> Tensor:
         """[B, N]: log-probs (nats) of the action tokens under the frozen reference."""
-        found = torch.zeros(batch.old.shape, device=self.accelerator.device)
-        adapters = self.policy.model.disable_adapter if self.settings.lora else contextlib.nullcontext
+        adapters = self.policy.model.disable_adapter if self.settings.lora else nullcontext
         with adapters():
-            for chosen, _, reading in self._read(batch, self.reference, critic=False):
-                assert reading.logprobs is not None
-                found[chosen] = reading.logprobs.float()
+            return self._policy_says(batch, self.reference or self.policy)
+
+    def _policy_says(self, batch: Batch, network: Policy) -> Tensor:
+        found = torch.zeros(batch.old.shape, device=self.accelerator.device)
+        for chosen, _, reading in self._read(batch, network, critic=False):
+            assert reading.logprobs is not None
+            found[chosen] = reading.logprobs.float()
         return self.accelerator.reduce(found, "sum")  # type: ignore[no-any-return]
 
     @torch.no_grad()
@@ -277,27 +301,22 @@ class Run:
             self.save()
 
     def _evaluate(self, how: Evaluation) -> None:
-        accelerator = self.accelerator
-        known = self.collector.envs[0].tasks(how.split)
-        jobs = [
-            (
-                0,
-                Task(self.settings.env.id, known[k % len(known)], how.split, k),
-                np.random.default_rng(k),
-            )
-            for k in range(accelerator.process_index, how.episodes, accelerator.num_processes)
-        ]
         self.sampler.forget()
-        played = self.collector.play(self.sampler, jobs)
-        rets = [e.path.ret for e in played if not e.path.missing]
-        rets = gather_object(rets) if accelerator.num_processes > 1 else rets
-        if not rets:
-            return
-        reward = float(np.mean(rets))
-        self.progress.row(self.step, held_out_reward=reward, held_out_failed=how.episodes - len(rets))
-        if self.best is None or reward > self.best:
+        found = self._measure(how, self.sampler)
+        self.progress.row(self.step, **{f"held_out_{name}": value for name, value in found.items()})
+        reward = found.get("reward")
+        if reward is not None and (self.best is None or reward > self.best):
             self.best = reward
             self._export(self.out / "best")
+
+    def _measure(self, how: Evaluation, model: HfModel | ServedModel, *, final: bool = False) -> Metrics:
+        """What held-out episodes say, and how many of them failed; played by all processes."""
+        accelerator = self.accelerator
+        jobs = how.jobs(self.settings.env, self.collector.envs[0], final=final)
+        mine = jobs[accelerator.process_index :: accelerator.num_processes]
+        found = held_out.results(self.collector.play(model, mine))
+        found = gather_object(found) if accelerator.num_processes > 1 else found
+        return held_out.told(found) | {"failed": float(len(jobs) - len(found))}
 
     def _best_so_far(self) -> float | None:
         rows = self.progress.rows()
@@ -317,9 +336,31 @@ class Run:
             )
 
     def export(self) -> Path:
-        """Write the trained model into `out/model`, a folder that a suite can name."""
+        """Write the trained model into `out/model`, a folder that a suite can name; measure it and the best."""
         self._export(self.out / "model")
+        if self.settings.evaluation:
+            self._report(self.settings.evaluation)
         return self.out / "model"
+
+    def _report(self, how: Evaluation) -> None:
+        """A row about the last model and the best, on episodes that picked neither."""
+        if any("last_reward" in row and row["step"] == self.step for row in self.progress.rows()):
+            return
+        self.accelerator.wait_for_everyone()
+        row: Metrics = {}
+        for name, folder in (("last", self.out / "model"), ("best", self.out / "best")):
+            if folder.is_dir():
+                found = self._measure_folder(how, folder)
+                row |= {f"{name}_{key}": value for key, value in found.items()}
+                self.progress.say(f"{name} model: {', '.join(f'{k} {v:.3g}' for k, v in found.items())}")
+        self.progress.row(self.step, **row)
+
+    def _measure_folder(self, how: Evaluation, folder: Path) -> Metrics:
+        network, tokenizer = load_model(folder)
+        network = network.to(self.accelerator.device).eval()
+        sampling = self.settings.play.sampling
+        with closing(HfModel.of(network, tokenizer, sampling=sampling, max_batch=MAX_BATCH)) as model:
+            return self._measure(how, model, final=True)
 
     def _export(self, target: Path) -> None:
         def fill(folder: Path) -> None:

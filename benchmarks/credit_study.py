@@ -1,11 +1,17 @@
 """Study of credit: PPO, the steps from it to MPO, and GRPO's kin, at equal environment steps.
 
 python benchmarks/credit_study.py run --out runs/credit      trains everything that isn't done yet
-python benchmarks/credit_study.py show --out runs/credit     writes docs/mpo_network_study.json and the table
+python benchmarks/credit_study.py show --out runs/credit     writes docs/mpo_network_study.json and the tables
 
-A run that is interrupted goes on where it stood. The world is in credit_world.py; the start is a
-model of 0.05 M parameters that has learned to speak from a demonstrator with three keys in five
-right, and so opens all three doors one time in five.
+The world is in credit_world.py: four doors, eight turns, a reward only at the end. The start is a language
+model of 0.05 M parameters that speaks as a demonstrator with two keys in three right, and so opens all four
+doors one time in five. Every run plays 32 episodes a step, and is measured on others.
+
+The order of `run` is by setting, within a setting by seed, and within a seed by method, so that whenever it
+is stopped the methods have been given as many seeds (but for one). The settings, in their order: the main one
+(8 words of filler, 4 epochs), then 2 and 24 words, then 1, 2 and 3 epochs. Run again, it goes on where it
+stood, also within a run. Two processes may share the work by --settings. A run of the main setting takes
+about 30 CPU s with a critic and 20 without, on one thread.
 """
 
 import argparse
@@ -13,9 +19,11 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from scipy import stats
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -24,25 +32,42 @@ from turnbench.algorithms import trainer
 sys.path.insert(0, str(Path(__file__).parent))
 import credit_world as world  # noqa: E402
 
-OFF_POLICY = {"epochs": 2, "minibatches": 2}
-METHODS: dict[str, tuple[str, dict[str, object]]] = {
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {}),
-    "ppo + turn GAE": ("ppo", {"advantage": "turn"}),
-    "ppo + turn GAE + residual": ("ppo", {"advantage": "multiscale", "lam_token": 0.9}),
-    "mpo (+ turn ratio)": ("mpo", {}),
+    "ppo, turn GAE": ("ppo", {"advantage": "turn"}),
+    "mpo, token ratio": ("mpo", {"ratio": "token"}),
+    "mpo": ("mpo", {}),
     "mpo, beta 0 (turn ppo)": ("mpo", {"beta": 0.0}),
+    "mpo, beta 0.25": ("mpo", {"beta": 0.25}),
     "mpo, beta 1": ("mpo", {"beta": 1.0}),
     "grpo": ("grpo", {}),
     "gspo": ("gspo", {"clip_low": 0.05, "clip_high": 0.05}),
-    "sao": ("sao", {}),
+    "sao": ("sao", {"tasks": 32, "group": 1}),  # one attempt a task: as many episodes, from more tasks
 }
-CRITICS = {"critic": "own", "critic_lr": 2e-3, "critic_warmup": 1, "critic_steps": 2}
-COMMON = {"steps": 30, "tasks": 8, "group": 8, "lr": 1e-3, "save_every": 10, "piece_tokens": 16_384}
-DOORS = 3
+SETTINGS = {  # words of filler, epochs: with one epoch all ratios are 1
+    f"filler {filler}, epochs {epochs}": (filler, epochs)
+    for filler, epochs in [(8, 4), (2, 4), (24, 4), (8, 1), (8, 2), (8, 3)]
+}
+CLAIMS = [  # each step of the way from PPO to MPO, then MPO against the others
+    ("ppo, turn GAE", "ppo"),
+    ("mpo, token ratio", "ppo, turn GAE"),
+    ("mpo", "mpo, token ratio"),
+    *[("mpo", other) for other in METHODS if other not in ("mpo", "mpo, token ratio", "ppo, turn GAE")],
+]
+CRITICS = {"critic": "own", "critic_lr": 2e-3, "critic_warmup": 3, "critic_steps": 2}
+COMMON: dict[str, Any] = {
+    "steps": 20,
+    "tasks": 4,
+    "group": 8,
+    "lr": 2e-4,
+    "save_every": 5,
+    "evaluation": {"every": 5, "episodes": 64, "attempts": 8, "final": 256},
+}
+DOORS, RIGHT = 4, 0.67
 
 
 def start_model(folder: Path, filler: int) -> Path:
-    """A model that speaks as the demonstrator does, from 1,000 steps of supervised learning."""
+    """A model that speaks as the demonstrator does, by supervised learning."""
     if (folder / "config.json").exists():
         return folder
     tokenizer = make_tokenizer()
@@ -53,7 +78,7 @@ def start_model(folder: Path, filler: int) -> Path:
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=2,
-        max_position_embeddings=2048,
+        max_position_embeddings=1024,
         initializer_range=0.15,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -64,8 +89,8 @@ def start_model(folder: Path, filler: int) -> Path:
     model = LlamaForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     rng = np.random.default_rng(0)
-    for _ in range(1000):
-        told = [chat(world.demonstrate(rng, DOORS, filler)) for _ in range(16)]
+    for _ in range(500):
+        told = [chat(world.demonstrate(rng, DOORS, filler, RIGHT)) for _ in range(16)]
         ids = [torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in told]
         batch = torch.nn.utils.rnn.pad_sequence(ids, True, 0)
         logits = model(input_ids=batch).logits[:, :-1]
@@ -73,13 +98,13 @@ def start_model(folder: Path, filler: int) -> Path:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
     return folder
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    words = ["door", "corridor", "end", "take", "walk", *world.COLOURS, *world.KEYS, *world.MANNERS]
+    words = ["door", "open", "stuck", "end", "take", "walk", *world.COLOURS, *world.KEYS, *world.MANNERS]
     special = ["<pad>", "<eos>", "<user>", "<assistant>", "<unk>"]
     vocabulary = {word: k for k, word in enumerate([*special, *words])}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -100,62 +125,105 @@ def chat(talk: list[tuple[str, str]]) -> str:
     return " ".join(f"<user> {seen} <assistant> {said}<eos>" for seen, said in talk)
 
 
-def run(out: Path, fillers: list[int], seeds: int, methods: list[str], minutes: float) -> None:
-    """Seeds outermost, so that whenever time is up all methods have as many."""
+def run(out: Path, settings: list[str], seeds: int, methods: list[str], minutes: float) -> None:
     began = time.monotonic()
-    for seed in range(seeds):
-        for filler in fillers:
-            for name in methods:
+    for setting in settings:
+        for seed in range(seeds):
+            for method in methods:
                 if time.monotonic() - began > 60 * minutes:
                     print("time is up; the same command goes on")
                     return
-                one(out, filler, name, seed)
+                one(out, setting, method, seed)
 
 
-def one(out: Path, filler: int, name: str, seed: int) -> None:
-    folder = out / f"filler{filler}" / name.replace(" ", "_") / str(seed)
-    if (folder / "model").exists():
+def one(out: Path, setting: str, method: str, seed: int) -> None:
+    folder = out / setting / method / str(seed)
+    if rows_of(folder, "last_reward"):
         return
-    algorithm, keys = METHODS[name]
+    filler, epochs = SETTINGS[setting]
+    algorithm, keys = METHODS[method]
     critic = CRITICS if algorithm in ("ppo", "mpo", "sao") else {}
-    if algorithm == "sao":  # one attempt a task: as many episodes, from more tasks
-        keys = keys | {"tasks": 64, "group": 1}
-    config = COMMON | OFF_POLICY | critic | keys
-    config["model"] = str(start_model(out / f"start{filler}", filler))
-    config["env"] = {"id": "Doors-v0", "options": {"doors": DOORS, "filler": filler}}
+    config = COMMON | critic | keys | {"epochs": epochs, "seed": seed}
+    config["model"] = str(start_model(out / f"start {filler}", filler).resolve())
+    config["env"] = {"id": "Doors-v0", "options": {"doors": DOORS}}
     config["play"] = {"instructions": False, "max_tokens": 6 + 2 * filler}
-    config["seed"] = seed
+    began = time.process_time()
     trainer(algorithm)(config, folder)
+    print(f"{setting}; {method}; seed {seed}: {time.process_time() - began:.0f} CPU s", flush=True)
+
+
+def rows_of(folder: Path, name: str) -> list[dict[str, float]]:
+    """The rows of a run that have a number of this name."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [row for row in map(json.loads, lines) if name in row]
+
+
+Found = dict[str, dict[str, dict[str, dict[str, Any]]]]
+
+
+def collect(out: Path) -> Found:
+    """Setting, method, seed -> the curves and last measurements of each run that is done."""
+    found: Found = {}
+    for setting in SETTINGS:
+        for method in METHODS:
+            for folder in sorted((out / setting / method).glob("*"), key=lambda p: int(p.name)):
+                if final := rows_of(folder, "last_reward"):
+                    cell = found.setdefault(setting, {}).setdefault(method, {})
+                    cell[folder.name] = summary(folder, final[-1])
+    return found
+
+
+def summary(folder: Path, final: dict[str, float]) -> dict[str, Any]:
+    steps, measured = rows_of(folder, "reward"), rows_of(folder, "held_out_success")
+    told: dict[str, Any] = {
+        name: [round(row[name], 4) for row in steps if name in row]
+        for name in ("reward", "env_steps", "clip_fraction", "kl_old", "explained_variance", "eta2")
+    }
+    told["held_out"] = [round(row["held_out_success"], 4) for row in measured]
+    return told | {k: round(v, 4) for k, v in final.items() if k.startswith(("last_", "best_"))}
+
+
+COLUMNS = {
+    "mean over steps": lambda run: float(np.mean(run["reward"])),
+    "last": lambda run: run["last_success"],
+    "best": lambda run: run["best_success"],
+    "last pass@2": lambda run: run["last_pass@2"],
+    "best pass@2": lambda run: run["best_pass@2"],
+}
 
 
 def show(out: Path, to: Path) -> None:
-    """The mean success over the last five steps and over all, with the spread over seeds."""
-    found: dict[str, dict[str, dict[str, object]]] = {}
-    for metrics in sorted(out.glob("filler*/*/*/metrics.jsonl")):
-        if not (metrics.parent / "model").exists():
-            continue
-        filler, method, seed = metrics.parts[-4:-1]
-        rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-        cell = found.setdefault(filler, {}).setdefault(method.replace("_", " "), {"curves": {}})
-        cell["curves"][seed] = [round(row["reward"], 4) for row in rows]  # type: ignore[index]
-        for key in ("eta2", "eta2_above_half", "explained_variance", "clip_fraction"):
-            if key in rows[-1]:
-                cell.setdefault(key, {})[seed] = round(rows[-1][key], 4)  # type: ignore[attr-defined]
-    to.write_text(
-        json.dumps({"common": COMMON | OFF_POLICY, "results": found}, indent=1), encoding="utf-8"
-    )
-    for filler, cells in found.items():
-        print(f"\n| {filler} | last 5 steps | all steps | seeds |\n|---|---|---|---|")
-        for method in METHODS:
-            if method in cells:
-                curves = np.array(list(cells[method]["curves"].values()))  # type: ignore[attr-defined]
-                print(f"| {method} | {told(curves[:, -5:])} | {told(curves)} | {len(curves)} |")
+    """Tables of means over seeds with 95 % intervals by Student's t, and of the claims, paired by seed."""
+    found = collect(out)
+    to.write_text(json.dumps({"common": COMMON, "results": found}, separators=(",", ":")), "utf-8")
+    for setting, cells in found.items():
+        print(
+            f"\n| {setting} | {' | '.join(COLUMNS)} | clipped | seeds |\n|{'---|' * (len(COLUMNS) + 3)}"
+        )
+        for method, runs in cells.items():
+            numbers = [interval([of(r) for r in runs.values()]) for of in COLUMNS.values()]
+            clipped = np.mean([np.mean(r["clip_fraction"]) for r in runs.values()])
+            print(f"| {method} | {' | '.join(numbers)} | {clipped:.3f} | {len(runs)} |")
+        print(
+            f"\n| {setting}: difference | {' | '.join(COLUMNS)} | seeds |\n|{'---|' * (len(COLUMNS) + 2)}"
+        )
+        for one, two in CLAIMS:
+            both = sorted(cells.get(one, {}).keys() & cells.get(two, {}).keys())
+            if len(both) > 1:
+                numbers = [
+                    interval([of(cells[one][s]) - of(cells[two][s]) for s in both], sign="+")
+                    for of in COLUMNS.values()
+                ]
+                print(f"| {one} - {two} | {' | '.join(numbers)} | {len(both)} |")
 
 
-def told(curves: np.ndarray) -> str:
-    means = curves.mean(1)
-    spread = f" +- {means.std(ddof=1) / len(means) ** 0.5:.3f}" if len(means) > 1 else ""
-    return f"{means.mean():.3f}{spread}"
+def interval(numbers: list[float], sign: str = "") -> str:
+    count = len(numbers)
+    if count < 2:
+        return f"{np.mean(numbers):{sign}.3f}"
+    half = stats.t.ppf(0.975, count - 1) * np.std(numbers, ddof=1) / count**0.5
+    return f"{np.mean(numbers):{sign}.3f} ± {half:.3f}"
 
 
 def main() -> None:
@@ -163,14 +231,14 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "show"))
     parser.add_argument("--out", type=Path, default=Path("runs/credit"))
     parser.add_argument("--to", type=Path, default=Path("docs/mpo_network_study.json"))
-    parser.add_argument("--fillers", type=int, nargs="+", default=[0, 24])
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--minutes", type=float, default=25)
+    parser.add_argument("--minutes", type=float, default=1e9)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.what == "run":
-        run(options.out, options.fillers, options.seeds, options.methods, options.minutes)
+        run(options.out, options.settings, options.seeds, options.methods, options.minutes)
     else:
         show(options.out, options.to)
 

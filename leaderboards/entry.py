@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from turnbench.agents import AGENTS
+from turnbench.algorithms.pass_k import pass_at_k, pass_hat_k
 from turnbench.envs.errors import LogError
 from turnbench.envs.record import MISSING, Outcome, Usage
 from turnbench.leaderboards import schema
@@ -18,8 +19,6 @@ from turnbench.leaderboards.statistics import (
     cluster_bootstrap,
     macro_bootstrap,
     mean,
-    pass_at_k,
-    pass_hat_k,
 )
 from turnbench.leaderboards.suite import EnvSpec, Suite, digest_of, slug
 from turnbench.leaderboards.trajectories import Digests, header_line

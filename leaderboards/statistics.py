@@ -169,16 +169,6 @@ def _all_resampled(systems: Sequence[Sequence[Values]]) -> tuple[Array, Array, i
     return np.mean(means, axis=0), np.mean(drawn, axis=0), tasks
 
 
-def pass_at_k(successes: int, episodes: int, k: int) -> float:
-    """Unbiased estimate, from one task, that at least one of k episodes succeeds (Chen et al., 2021)."""
-    return 1 - math.comb(episodes - successes, k) / math.comb(episodes, k)
-
-
-def pass_hat_k(successes: int, episodes: int, k: int) -> float:
-    """Unbiased estimate, from one task, that all of k episodes succeed (pass^k; Yao et al., 2024)."""
-    return math.comb(successes, k) / math.comb(episodes, k)
-
-
 def tasks_needed(difference: float, sd: float, *, power: float = 0.8, level: float = 0.05) -> int:
     """How many tasks tell a true `difference` of means with probability `power`.
 

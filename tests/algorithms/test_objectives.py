@@ -179,3 +179,9 @@ def test_weights_are_those_of_means_over_tokens_turns_and_sequences(turns: Turns
     assert mean("sequence") == pytest.approx(sum(rows) / 2)
     with pytest.raises(ValueError, match="token, turn or sequence"):
         obj.token_weights(turns, over="word")  # type: ignore[arg-type]
+
+
+def test_overlong_is_zero_then_linear_then_minus_one():
+    lengths = torch.tensor([0.0, 12, 16, 17, 18, 20, 23])
+    found = obj.overlong(lengths, limit=20, cache=4)
+    assert found.tolist() == [0, 0, 0, -0.25, -0.5, -1, -1]

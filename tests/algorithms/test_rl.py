@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,13 +21,14 @@ from transformers import AutoModelForCausalLM
 
 import turnbench.algorithms
 from turnbench.agents import make_model
+from turnbench.agents.chat import Chat
 from turnbench.agents.model import Message, Prompt
 from turnbench.algorithms import ALGORITHMS, objectives, trainer
 from turnbench.algorithms.advantages import Turns
 from turnbench.algorithms.losses import paid
 from turnbench.algorithms.mpo import Mpo
 from turnbench.algorithms.settings import checked
-from turnbench.envs.errors import ConfigError, TrainingError, TurnbenchError
+from turnbench.envs.errors import ConfigError, ModelError, TrainingError, TurnbenchError
 
 CRITICS = ("ppo", "turn_ppo", "mpo", "sao")
 GROUPS = ("grpo", "dapo", "gspo", "gigpo")
@@ -266,6 +268,30 @@ def test_failed_episodes_are_counted_and_left_out(name, config, tmp_path):
     assert 0 < rows[0]["failed"] < 12 and rows[0]["env_steps"] == 3 * (12 - rows[0]["failed"])
 
 
+@pytest.mark.parametrize("name", ["mpo", "grpo"])
+def test_a_prompt_that_cannot_be_written_is_one_failed_episode(name, config, tmp_path, monkeypatch):
+    real = Chat.encode
+
+    def encode(self, prompt):
+        if prompt.seed % 5 == 0:
+            raise ModelError("the chat template refuses this conversation")
+        return real(self, prompt)
+
+    monkeypatch.setattr(Chat, "encode", encode)
+    _, rows = learn(name, config(tasks=4), tmp_path)
+    assert 0 < rows[0]["failed"] < 12 and rows[0]["env_steps"] == 3 * (12 - rows[0]["failed"])
+    assert all(math.isfinite(v) for row in rows for v in row.values())
+
+
+def test_a_model_that_cannot_be_asked_at_all_stops_with_its_cause(config, tmp_path, monkeypatch):
+    def encode(self, prompt):
+        raise ModelError("set `reasoning: drop`")
+
+    monkeypatch.setattr(Chat, "encode", encode)
+    with pytest.raises(TrainingError, match="every episode failed.*ModelError: set `reasoning: drop`"):
+        learn("grpo", config(), tmp_path)
+
+
 def test_a_step_without_any_episode_stops_with_its_cause(config, tmp_path):
     with pytest.raises(TrainingError, match=r"step 1: every episode failed.*the disk is full"):
         learn("mpo", config("Broken"), tmp_path)
@@ -307,6 +333,31 @@ def test_critic_warmup_leaves_the_policy_alone(config, tmp_path, start):
         assert "policy_loss" not in rows[1] and "policy_loss" in rows[2]
 
 
+@pytest.mark.parametrize("name", ["grpo", "dapo"])
+def test_long_turns_cost_where_the_last_tokens_do(name, config, tmp_path, start):
+    """In a world that pays the same for everything, only length teaches."""
+    weights, _ = learn(name, config("Flat", overlong_cache=3, group=8), tmp_path)
+    assert not same(weights, start)
+
+
+@pytest.mark.parametrize("name", ["mpo", "grpo"])
+def test_a_temperature_is_a_network_with_divided_logits(name, config, tmp_path):
+    """Halving the last norm halves the logits: the episodes and the first loss are those of temperature 2."""
+    model = AutoModelForCausalLM.from_pretrained(config()["model"], dtype=torch.float32)
+    with torch.no_grad():
+        model.model.norm.weight /= 2
+    shutil.copytree(config()["model"], tmp_path / "halved")
+    model.save_pretrained(tmp_path / "halved")
+    keys = {"steps": 1, "kl": 0.1, "entropy": 0.01}
+    hot = {"play": {"max_tokens": 4, "instructions": False, "temperature": 2.0}}
+    (tempered,) = learn(name, config(**keys, **hot), tmp_path / "hot")[1]
+    (divided,) = learn(name, config(**keys, model=str(tmp_path / "halved")), tmp_path / "divided")[1]
+    (plain,) = learn(name, config(**keys), tmp_path / "plain")[1]
+    told = ("reward", "tokens", "entropy", "policy_loss", "kl", "kl_old", "clip_fraction")
+    assert {k: tempered[k] for k in told} == pytest.approx({k: divided[k] for k in told}, abs=1e-5)
+    assert tempered["kl_old"] == pytest.approx(0, abs=1e-7) and tempered["entropy"] > plain["entropy"]
+
+
 @pytest.mark.parametrize(("name", "estimator"), [("mpo", "k2"), ("grpo", "k3")])
 def test_a_price_on_kl_keeps_the_policy_near_its_start(name, estimator, config, tmp_path):
     free = config(steps=4, epochs=4, lr=3e-3, kl=1e-9, kl_estimator=estimator)
@@ -322,17 +373,30 @@ def test_kl_paid_as_a_reward_is_that_of_each_turns_tokens():
         old=torch.tensor([[-1.0, -2.0, -3.0]]),
         extra={"reference": torch.tensor([[-2.0, -2.5, -1.0]])},
     )
-    settings = SimpleNamespace(kl=0.1, kl_estimator="k1")
+    settings = SimpleNamespace(
+        kl=0.1, kl_estimator="k1", overlong_cache=0, play=SimpleNamespace(max_tokens=2)
+    )
     assert paid(settings, batch).tolist() == [pytest.approx([-0.15, 1.2])]
     settings.kl_estimator = "k2"
     assert paid(settings, batch) is batch.rewards
+    settings.overlong_cache = 2  # turns of two and one tokens, of at most two
+    assert paid(settings, batch).tolist() == [pytest.approx([-1.0, 0.5])]
 
 
-def test_evaluation_keeps_the_best_model(config, tmp_path):
-    todo = {"every": 1, "episodes": 4, "split": "test"}
-    _, rows = learn("mpo", config(steps=3, evaluation=todo), tmp_path)
+def test_evaluation_keeps_the_best_model_and_ends_with_fresh_episodes_of_both(config, tmp_path, capsys):
+    todo = {"every": 1, "episodes": 4, "final": 6, "attempts": 2, "split": "test"}
+    settings = config("Judged", steps=3, save_every=1, evaluation=todo)
+    _, rows = learn("mpo", settings, tmp_path)
     measured = [r["held_out_reward"] for r in rows if "held_out_reward" in r]
     assert len(measured) == 3 and (tmp_path / "best" / "config.json").is_file()
+    final = rows[-1]
+    for name in ("last", "best"):
+        assert final[f"{name}_failed"] == 0
+        assert 0 <= final[f"{name}_success"] <= final[f"{name}_pass@2"] <= 1
+    told = capsys.readouterr().err
+    assert "last model: reward" in told and "best model: reward" in told
+    _, again = learn("mpo", settings, tmp_path)
+    assert again == rows
 
 
 @pytest.mark.parametrize(
@@ -356,7 +420,14 @@ def test_evaluation_keeps_the_best_model(config, tmp_path):
         ("mpo", {"kl_estimator": "k2"}, "kl_estimator is 'k2', but kl is 0"),
         ("mpo", {"minibatches": 7}, "minibatches is 7, but more than episodes"),
         ("sao", {"dual_clip": 3.0}, "dual_clip is 3.0, but clip is 'mask'"),
+        ("dapo", {"overlong_cache": 5}, "overlong_cache is 5, but play.max_tokens is less"),
+        ("mpo", {"play": {"temperature": 0}}, "play.temperature: .*greater than 0"),
         ("mpo", {"clip_low": 1.0}, "clip_low is 1.0, but no ratio"),
+        (
+            "mpo",
+            {"evaluation": {"episodes": 5, "attempts": 2}},
+            "evaluation: episodes is 5, which is no multiple of attempts",
+        ),
         ("grpo", {"group": 1}, "group: .*greater than or equal to 2"),
         ("grpo", {"rounds": 2}, "rounds is 2, but drop_equal is false"),
         ("grpo", {"gamma": 0.5}, "gamma is 0.5, but step_weight is 0"),

@@ -6,6 +6,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from turnbench.algorithms.pass_k import pass_at_k, pass_hat_k
 from turnbench.leaderboards import statistics
 from turnbench.leaderboards.statistics import (
     Interval,
@@ -15,8 +16,6 @@ from turnbench.leaderboards.statistics import (
     mcnemar,
     mean,
     paired_bootstrap,
-    pass_at_k,
-    pass_hat_k,
     ranks,
     tasks_needed,
 )

@@ -161,6 +161,8 @@ def _result(spec: EnvSpec, cell: Cell, world: Entry, seeds: int) -> Entry:
     }
     if world["returns"] is not None and world["returns"][0] < 0:
         result["clipped"] = _summary(_clipped(played))
+    if world.get("nondeterministic"):
+        result["nondeterministic"] = True
     if cell.checks:
         result["checks"] = {name: _summary(values) for name, values in sorted(cell.checks.items())}
     if cell.selectors:

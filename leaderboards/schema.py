@@ -108,6 +108,9 @@ class Result(Strict):
     )
     outcomes: Outcomes
     turns: Number | None
+    nondeterministic: bool = Field(
+        False, description="the world declares that a replay may differ, so it can't be verified"
+    )
     checks: dict[str, Score | None] | None = Field(
         None, description="means of what the world itself checked at the end of episodes"
     )

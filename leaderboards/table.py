@@ -32,7 +32,8 @@ def table(entries: Iterable[Entry]) -> Table:
     for entry in entries:
         cells = _row(entry, bool(clipped))
         made.add_row(*map(escape, cells if len(models) > 1 else [cells[0], *cells[2:]]))
-    made.caption = escape("\n".join([_legend(entries[0]), *_notes(entries)]))
+    notes = dict.fromkeys([_legend(entries[0]), *_notes(entries)])
+    made.caption = escape("\n".join(notes))
     return made
 
 
@@ -65,6 +66,8 @@ def _notes(entries: Iterable[Entry]) -> Iterator[str]:
                 yield f"{entry['system']['name']}: {episodes['left']} left to play on {of}"
             if failed := result["outcomes"]["agent_error"]:
                 yield f"{entry['system']['name']}: {failed} ended by an error of the agent on {of}"
+            if result.get("nondeterministic"):
+                yield f"{of} declares itself non-deterministic: nothing there can be replayed"
             if checks := result.get("checks"):
                 means = ", ".join(
                     f"{name} {score['mean']:.3f}" for name, score in checks.items() if score

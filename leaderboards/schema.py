@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from turnbench.leaderboards.suite import Name, Strict
 
@@ -73,6 +73,15 @@ class Passes(Strict):
 
     at_k: list[Number]
     hat_k: list[Number]
+
+
+class World(BaseModel):
+    """What a log's header says of an environment (provenance.world_of)."""
+
+    data: str
+    returns: Annotated[list[Number], Field(min_length=2, max_length=2)] | None
+    tasks: list[str]
+    nondeterministic: bool = False
 
 
 class Outcomes(Strict):

@@ -19,7 +19,9 @@ def table(entries: Iterable[Entry]) -> Table:
     """
     entries = list(entries)
     suite, models = entries[0]["suite"], list(dict.fromkeys(map(_model, entries)))
-    title = f"{suite['name']} v{suite['version']}" + (f", {models[0]}" if len(models) == 1 else "")
+    title = f"{suite['name']} v{suite['version']}" + (
+        f", {models[0]}" if len(models) == 1 and models != ["-"] else ""
+    )
     made = Table(title=escape(title), title_style="bold", title_justify="left", caption_justify="left")
     made.box, made.pad_edge, made.padding = box.SIMPLE_HEAD, False, (0, 1, 0, 0)
     for name in ("system", *(["model"] if len(models) > 1 else [])):

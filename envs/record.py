@@ -4,6 +4,7 @@ Boards, pages, statistics and training batches are functions of these and of not
 """
 
 import math
+import sys
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -170,7 +171,7 @@ class Usage:
 
 # --- JSON: short keys for what repeats in every turn; defaults are left out ------------------------
 
-HUGE = 1e300  # no reward or cost is larger; comparing with it refuses what is no number as well
+LARGEST = sys.float_info.max  # comparing with it refuses infinities and what is no number
 
 
 def _turn_to_json(turn: Turn) -> Json:
@@ -189,7 +190,7 @@ def _turn_from_json(row: Json) -> Turn:
         tokens = Tokens(keep, tuple(prompt), tuple(ids), tuple(logprobs))
     turn = Turn(row["obs"], row["act"], row["rew"], row.get("text"), tokens)
     _all(str, turn.observation, turn.action, turn.text)
-    if not -HUGE < turn.reward < HUGE:
+    if not -LARGEST <= turn.reward <= LARGEST:
         raise ValueError(f"the reward {turn.reward} is no finite number")
     return turn
 
@@ -239,7 +240,7 @@ def usage_from_json(row: Json) -> Usage:
     usage = Usage(**row)
     counts = {name: value for name, value in fields_to_json(usage).items() if name != "cost"}
     _all(int, *counts.values())
-    if min(counts.values()) < 0 or not 0 <= (usage.cost or 0.0) < HUGE:
+    if min(counts.values()) < 0 or not 0 <= (usage.cost or 0.0) <= LARGEST:
         raise ValueError(f"the bill {row} is none")
     return usage
 

@@ -39,6 +39,7 @@ PAPER_STEPS = {
     "turnbench/ScienceWorld-v0": (4, 12),
     "turnbench/TextCraft-v0": (4,),
 }
+STRIP = "value at weightings [reward]"  # on the run's page
 SELECT = ("max_weight", "max_value", "sample", "oracle")
 
 
@@ -149,6 +150,9 @@ class AMC:
             for particle, now, before in zip(cloud.particles, returns, cloud.returns, strict=True)
         ]
         cloud.weights, cloud.returns = cloud.weights.times(factors), returns
+        for particle, number in zip(cloud.particles, returns, strict=True):
+            if not particle.missing:
+                particle.note(STRIP, number)
 
     def _log_factor(self, gain: float) -> float:
         if not math.isfinite(gain / self.beta):

@@ -71,7 +71,7 @@ class Confidence(TurnScorer):
         scores = []
         for path, column in zip(paths, self.columns(paths), strict=True):
             numbers, score = self.rate(column)
-            show(path, self.name, numbers)
+            show(path, self.strip or self.name, numbers)
             scores.append(score)
         return scores
 
@@ -113,7 +113,7 @@ class Confidence(TurnScorer):
 class MeanLogprob(Confidence):
     """The mean log-prob (nats) of all action tokens; without a policy, that of the model that played."""
 
-    name = "mean log-prob"
+    name, strip = "mean log-prob", "mean log-prob [nats]"
 
     def __init__(
         self, *, policy: Spec | None = None, text: Form = "auto", resident: bool = True
@@ -140,7 +140,8 @@ class Perplexity(MeanLogprob):
 class Entropy(Confidence):
     """Minus the mean entropy (nats) of the distributions that the tokens were drawn from."""
 
-    name, measure, sign = "entropy", "entropy", -1.0
+    name, strip = "entropy", "minus entropy [nats]"
+    measure, sign = "entropy", -1.0
 
 
 class SelfCertainty(Confidence):
@@ -149,7 +150,8 @@ class SelfCertainty(Confidence):
     With `repo_compat`: the mean over turns of the mean log-prob of the 20 likeliest tokens, as it is.
     """
 
-    name, measure = "self-certainty", "certainty"
+    name, strip = "self-certainty", "self-certainty [nats]"
+    measure = "certainty"
 
     @property
     def column(self) -> str:
@@ -164,7 +166,7 @@ class SelfCertainty(Confidence):
 class DeepConf(Confidence):
     """Token confidence by windows of `window` tokens (2048 as published); subclasses say of which."""
 
-    measure = "top"
+    strip, measure = "token confidence [nats]", "top"
 
     def __init__(
         self,
@@ -230,7 +232,7 @@ class DeepConfLowest(DeepConf):
 class Length(TurnScorer):
     """Minus the number of turns: whoever needs fewer may know the way."""
 
-    name, turn = "length", "sum"
+    name, strip, turn = "length", "minus one a turn", "sum"
 
     def turns(self, paths: Sequence[Trajectory]) -> list[list[float]]:
         """Minus one each."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,8 +16,10 @@ from turnbench.envs.record import (
     Trajectory,
     Usage,
     fields_to_json,
+    task_from_json,
     trajectory_from_json,
     trajectory_to_json,
+    usage_from_json,
 )
 
 
@@ -87,18 +90,21 @@ def population_to_json(population: Population) -> Json:
 
 
 def population_from_json(row: Json) -> Population:
-    """Inverse of `population_to_json`."""
-    task = Task(**row["task"])
+    """Inverse of `population_to_json`. Raises LookupError, TypeError, ValueError for what is none."""
+    task = task_from_json(row["task"])
     return Population(
         tuple(trajectory_from_json(t, task) for t in row["trajectories"]),
-        row["chosen"],
+        index(row["chosen"]),
         _numbers(row["log_weights"]),
         _numbers(row["scores"]),
-        Usage(**row["usage"]),
-        tuple(Resampling(t, tuple(p), _numbers(w)) for t, p, w in row.get("resamplings", ())),
+        usage_from_json(row["usage"]),
+        tuple(
+            Resampling(index(t), tuple(map(index, p)), _numbers(w))
+            for t, p, w in row.get("resamplings", ())
+        ),
         tuple(trajectory_from_json(t, task) for t in row.get("discarded", ())),
         float(row["log_evidence"]) if "log_evidence" in row else None,
-        row.get("fallbacks", 0),
+        index(row.get("fallbacks", 0)),
     )
 
 

@@ -71,7 +71,7 @@ class Watch:
 
     def note(self, path: Trajectory, scores: Sequence[float]) -> None:
         """Write what was seen into a path's info."""
-        show(path, f"monitor: {self.scorer.name}", scores)
+        show(path, f"monitor: {self.scorer.strip or self.scorer.name}", scores)
         at = first_below(scores, self.threshold, self.after)
         path.info["monitor"] = {
             "threshold": self.threshold,

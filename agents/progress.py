@@ -73,7 +73,7 @@ class ProgressAdvantage(TurnScorer):
     context cut off the beginning.
     """
 
-    name = "progress advantage"
+    name, strip = "progress advantage", "progress advantage [nats]"
 
     def __init__(
         self,

@@ -6,10 +6,10 @@ passes; where the backbone is causal, states that begin alike share the computat
 """
 
 import json
+import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoTokenizer, DynamicCache
 from transformers.utils import logging
 
+from turnbench.agents.gathering import Merger
 from turnbench.agents.rollout import Rollout
+from turnbench.agents.turn_scores import TurnScorer
 from turnbench.agents.values import CARD, Value, state_text
 from turnbench.envs.errors import ConfigError, ModelError
 from turnbench.envs.record import Trajectory, Turn
@@ -232,37 +234,6 @@ def read_card(folder: Path) -> Card:
 # --- asking ---------------------------------------------------------------------------------------
 
 
-class Merger:
-    """A function of a list, called from many threads: what has gathered goes into one call."""
-
-    def __init__(self, function: Callable[[list[State]], list[float]]) -> None:
-        self._function = function
-        self._waiting: list[tuple[list[State], Future[list[float]]]] = []
-        self._mutex, self._turn = threading.Lock(), threading.Lock()
-
-    def __call__(self, items: list[State]) -> list[float]:
-        """The function's values of `items`. Raises what the function raises."""
-        future: Future[list[float]] = Future()
-        with self._mutex:
-            self._waiting.append((items, future))
-        with self._turn:
-            if not future.done():
-                self._serve()
-        return future.result()
-
-    def _serve(self) -> None:
-        with self._mutex:
-            taken, self._waiting = self._waiting, []
-        try:
-            values = iter(self._function([item for items, _ in taken for item in items]))
-            for items, future in taken:
-                future.set_result([next(values) for _ in items])
-        except BaseException as error:
-            for _, future in taken:
-                if not future.done():
-                    future.set_exception(error)
-
-
 @dataclass(slots=True)
 class Passes:
     """What has been computed, for the bill: states asked for, passes, tokens without padding."""
@@ -272,12 +243,15 @@ class Passes:
     tokens: int = 0
 
 
-class TrainedValue(Value):
-    """A value function from a folder. Also a scorer of finished paths."""
+class TrainedValue(Value, TurnScorer):
+    """A value function from a folder. Also a scorer of paths, by what it says after each turn."""
+
+    turn = "last"
 
     def __init__(self, folder: Path) -> None:
         self.card = read_card(folder)
         self.name, self.oracle = str(folder), self.card.predicts == "future"
+        self.strip = f"value after the turn, {folder.name} [reward]"
         tokenizer, backbone = load_backbone(folder / "backbone")
         self.reader = Reader(tokenizer, self.card.text, self.card.history, self.card.max_tokens)
         self.network = Regressor(backbone, self.card.pool).eval()
@@ -297,20 +271,35 @@ class TrainedValue(Value):
 
     def returns(self, rollouts: Sequence[Rollout]) -> list[float]:
         """Estimates from one pass or a few; the future of an ended path is 0 by definition."""
+        return self._returns([(r.ret, r.over, State(r.turns, r.observation)) for r in rollouts])
+
+    def _returns(self, rows: Sequence[tuple[float, bool, State]]) -> list[float]:
+        """Estimates from rewards so far, whether a path has ended, and its state."""
         whole = self.card.predicts == "return"
-        asked = [r for r in rollouts if whole or not r.over]
-        found = iter(self.estimate([State(r.turns, r.observation) for r in asked]))
+        found = iter(self.estimate([state for _, over, state in rows if whole or not over]))
         if whole:
             return list(found)
-        return [r.ret + (0.0 if r.over else next(found)) for r in rollouts]
+        return [ret + (0.0 if over else next(found)) for ret, over, _ in rows]
+
+    def turns(self, paths: Sequence[Trajectory]) -> list[list[float]]:
+        """The return expected after each turn. Raises ConfigError for another environment."""
+        self._check_all(paths)
+        found = iter(self._returns([row for path in paths for row in _after_turns(path)]))
+        return [[next(found) for _ in path.turns] for path in paths]
 
     def score(self, paths: Sequence[Trajectory], rng: np.random.Generator) -> list[float]:
-        """The estimated return of each path at its end. Raises ConfigError for another environment."""
-        for path in paths:
-            self.check(path.task.env)
+        """The estimated return of each path at its end, which is all that is asked for.
+
+        Raises ConfigError for another environment.
+        """
+        self._check_all(paths)
         if self.card.predicts == "future":
             raise ConfigError(f"{self.name} predicts the future, which is 0 for a finished path")
         return self.estimate([State(path.turns, path.final) for path in paths])
+
+    def _check_all(self, paths: Sequence[Trajectory]) -> None:
+        for env_id in {path.task.env for path in paths}:
+            self.check(env_id)
 
     def estimate(self, states: Sequence[State]) -> list[float]:
         """What the network says of states, in units of reward."""
@@ -334,6 +323,14 @@ class TrainedValue(Value):
         self.passes.passes += 1
         self.passes.tokens += start + sum(len(text) - start for text in texts)
         return [float(value) for value in self.card.returns(outputs.double())]
+
+
+def _after_turns(path: Trajectory) -> Iterator[tuple[float, bool, State]]:
+    """A path after each of its turns: the rewards so far, whether it had ended, its state."""
+    seen = [*(turn.observation for turn in path.turns[1:]), path.final]
+    for k, (_, now) in enumerate(zip(path.turns, seen, strict=False), start=1):
+        played = path.turns[:k]
+        yield math.fsum(turn.reward for turn in played), k == len(path.turns), State(played, now)
 
 
 def _passes(

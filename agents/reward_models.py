@@ -163,7 +163,7 @@ class ProcessRewardModel(TurnScorer):
     `turn`: how turns make a path's score. `max_tokens` bounds the critique.
     """
 
-    name = "process reward model"
+    name, strip = "process reward model", "process reward model [probability]"
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class Judge(TurnScorer):
     counts as a fallback and scores 0.5. The number stands at the last turn.
     """
 
-    name, turn = "judge", "last"
+    name, strip, turn = "judge", "judge [probability]", "last"
 
     def __init__(self, asked: Model | None = None, *, model: Mapping[str, Any] | None = None) -> None:
         if model is None and asked is None:

@@ -8,6 +8,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from turnbench.agents.model import Completion, common_prefix
+from turnbench.agents.turn_scores import show
 from turnbench.envs.core import TextEnv
 from turnbench.envs.record import MISSING, Failure, Json, Outcome, Task, Tokens, Trajectory, Turn
 from turnbench.envs.toolset import is_schema
@@ -34,11 +35,12 @@ class Rollout:
 
     `context` are the token ids of the whole conversation up to the last sampled token. `toolsets` are
     the tools' schemas where the world has any: (turns played before they were shown, schemas).
+    `notes` are numbers by turn for the run's page: strip -> turns played -> number.
     """
 
     __slots__ = (
-        *("context", "env", "failure", "info", "observation", "rng", "task", "toolsets", "truncated"),
-        "turns",
+        *("context", "env", "failure", "info", "notes", "observation", "rng", "task", "toolsets"),
+        *("truncated", "turns"),
     )
 
     def __init__(self, env: TextEnv, task: Task, rng: np.random.Generator) -> None:
@@ -50,6 +52,7 @@ class Rollout:
         self.truncated = False
         self.info: dict[str, object] = {}
         self.toolsets: tuple[tuple[int, tuple[Json, ...]], ...] = ()
+        self.notes: dict[str, dict[int, float]] = {}
 
     @classmethod
     def start(cls, env: TextEnv, task: Task, rng: np.random.Generator) -> Self:
@@ -113,6 +116,10 @@ class Rollout:
             self.context = done.prompt_ids + done.ids
         return Turn(self.observation, move.action, reward, text, tokens)
 
+    def note(self, strip: str, number: float) -> None:
+        """Show a number under the latest turn on the run's page; `strip` names it, with its unit."""
+        self.notes.setdefault(strip, {})[len(self.turns)] = number
+
     def fork(self) -> "Rollout":
         """An independent copy of the path so far, with a random generator spawned from this one's.
 
@@ -129,6 +136,7 @@ class Rollout:
         twin.turns, twin.toolsets = self.turns.copy(), self.toolsets
         twin.observation, twin.context = self.observation, self.context
         twin.failure, twin.truncated, twin.info = failure, self.truncated, dict(self.info)
+        twin.notes = {strip: dict(numbers) for strip, numbers in self.notes.items()}
         return twin
 
     def finish(self) -> Trajectory:
@@ -136,7 +144,7 @@ class Rollout:
         ended = Outcome.TRUNCATED if self.truncated or not self.env.over else Outcome.OK
         outcome = ended if self.failure is None else self.failure.outcome
         judged = self.env.has_success and outcome not in MISSING
-        return Trajectory(
+        path = Trajectory(
             self.task,
             tuple(self.turns),
             self.observation,
@@ -145,6 +153,9 @@ class Rollout:
             bool(self.info.get("success")) if judged else None,
             {name: self.info[name] for name in self.env.recorded if name in self.info},
         )
+        for strip, numbers in self.notes.items():
+            show(path, strip, [numbers.get(k, math.nan) for k in range(1, len(path.turns) + 1)])
+        return path
 
 
 def start_many(env: TextEnv, task: Task, rng: np.random.Generator, count: int) -> list[Rollout]:

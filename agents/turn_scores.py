@@ -88,12 +88,15 @@ def grid() -> list[Aggregation]:
 
 
 class TurnScorer(ABC):
-    """A scorer that has a number for each turn, and shows them on the run's page.
+    """A scorer that has a number for each turn, and shows them on the run's page; higher is better.
 
-    `name` is what the strip is called; `turn` names the aggregate that makes a path's score.
+    `strip` is what the numbers by turn are called there, with their unit in brackets: scorers that only
+    make a path's score of the same numbers in another way share it. Left out, it is the scorer's `name`.
+    `turn` names the aggregate that makes a path's score.
     """
 
     name = ""
+    strip = ""
     oracle = False
     turn = "mean"
 
@@ -109,7 +112,7 @@ class TurnScorer(ABC):
         """One number a path; the turns' are written into its info. Raises ConfigError, ModelError."""
         scores = []
         for path, numbers in zip(paths, self.turns(paths), strict=True):
-            show(path, self.name, numbers)
+            show(path, self.strip or self.name, numbers)
             scores.append(self.path_score(numbers))
         return scores
 

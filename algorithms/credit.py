@@ -5,10 +5,10 @@ they become credit. Pictures are one HTML file without scripts.
 """
 
 import html
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from turnbench.algorithms.policy import Policy, load_model, with_adapters
 from turnbench.algorithms.ppo import Ppo, Sao, TurnPpo, estimate
 from turnbench.algorithms.rl import Said
 from turnbench.algorithms.settings import reread
-from turnbench.envs.errors import ConfigError
+from turnbench.envs.errors import ConfigError, LogError
 
 KINDS: dict[str, type[Ppo]] = {"mpo": Mpo, "ppo": Ppo, "sao": Sao, "turn_ppo": TurnPpo}
 
@@ -70,11 +70,15 @@ class Critic:
 
     @torch.no_grad()
     def judge(self, episodes: Sequence[Episode]) -> list[Credit]:
-        """The credit of each episode that has any turn. Raises LogError where token ids are missing."""
+        """The credit of each episode that has any turn. Raises LogError where token ids are missing, or
+        aren't this model's."""
         return [self._judge(episode) for episode in episodes if episode.path.turns]
 
     def _judge(self, episode: Episode) -> Credit:
         batch = collate([episode], bootstrap=self.settings.bootstrap)
+        words = self.policy.model.get_input_embeddings().num_embeddings
+        if int(batch.ids.max()) >= words:
+            raise LogError(f"task {episode.path.task.id} was played with another model's vocabulary")
         reading = self.policy.read(batch, policy=False)
         assert reading.said is not None
         said = reading.said.double()
@@ -90,6 +94,18 @@ class Critic:
             [spoken.values[0, chosen].tolist() for chosen in per_turn],
             float(advantages.between_turn_share(turns, spoken.values)[0]),
         )
+
+
+def strips(one: Credit) -> dict[str, list[float]]:
+    """What a run's page shows by turn: the turn's credit, and what the critic expected before it; not a
+    number where a turn has no tokens. The names carry the unit (agents/turn_scores.py)."""
+    means = iter(np.mean(turn) for turn in one.credit)
+    starts = iter(turn[0] for turn in one.values)
+    said = [bool(turn.tokens and turn.tokens.ids) for turn in one.episode.path.turns]
+    return {
+        "credit [reward]": [float(next(means)) if spoke else math.nan for spoke in said],
+        "value before the turn [reward]": [float(next(starts)) if spoke else math.nan for spoke in said],
+    }
 
 
 def summary(judged: Sequence[Credit]) -> dict[str, float]:
@@ -156,13 +172,3 @@ def _token(text: str, credit: float, value: float, top: float) -> str:
     told = f"credit {credit:+.4f}, value before it {value:.4f}"
     style = f"background: rgba({hue}, {min(1.0, abs(credit) / top) * 0.7:.3f})"
     return f'<span style="{style}" title="{told}">{html.escape(text) or "·"}</span> '
-
-
-def report(run: Path, episodes: Sequence[Episode] | int, out: Path | None, shown: int) -> dict[str, Any]:
-    """Judge episodes (or so many new ones), write the first `shown` as a page to `out`, and tell the
-    summary. Raises ConfigError, LogError."""
-    critic = Critic(run)
-    judged = critic.judge(critic.play(episodes) if isinstance(episodes, int) else episodes)
-    if out is not None:
-        out.write_text(page(judged[:shown]), encoding="utf-8")
-    return summary(judged)

@@ -46,12 +46,19 @@ def make(env_id: str, **kwargs: Any) -> "TextEnv":
     Gymnasium. Keyword arguments go to the environment; all take `max_turns`. Raises UnknownName, for
     an unknown argument too.
     """
-    from turnbench.envs.core import PlainEnv, TextEnv
+    from turnbench.envs.core import PlainEnv, TextEnv, declared_nondeterministic
 
     factory = _factory(env_id, kwargs)
     if isinstance(factory, type) and issubclass(factory, TextEnv):
         _check_options(env_id, factory, kwargs)
-        return factory(**kwargs)
+        env = factory(**kwargs)
+        spec = registry.get(env_id.rpartition(":")[2])
+        env.nondeterministic = (
+            env.nondeterministic
+            or declared_nondeterministic(env)
+            or bool(spec and spec.nondeterministic)
+        )
+        return env
     return PlainEnv(factory, **kwargs)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from turnbench.envs import probe as p
-from turnbench.envs.checks import CHECKS, Broken, Check, Skipped
+from turnbench.envs.checks import CHECKS, DECLARED, Broken, Check, Skipped
 from turnbench.envs.errors import UnknownName
 from turnbench.envs.probe import Maker, Probe
 from turnbench.envs.record import Json
@@ -94,7 +94,8 @@ def _verdict(
 ) -> tuple[Literal["pass", "fail", "skip"], str]:
     for need in check.needs:
         if before[need].verdict != "pass":
-            return "skip", f"rests on `{need}`, which didn't pass"
+            declared = before[need].message == DECLARED
+            return "skip", DECLARED if declared else f"rests on `{need}`, which didn't pass"
     if any(HUNG in r.message for r in before.values()):
         return "skip", "an earlier check hung"
     match _within(probe.deadline, lambda: check.run(probe)):

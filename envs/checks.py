@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -144,7 +144,13 @@ def _same(episode: Episode, rows: Any, how: str, first: int = 0) -> None:
         raise Broken(f"{how}: {fault}")
 
 
+DECLARED = "the world declares itself non-deterministic, so no two answers can be compared"
+
+
 def _seed(probe: Probe) -> None:
+    with probe.env() as env:
+        if env.nondeterministic:
+            raise Skipped(DECLARED)
     for number in probe.rounds(8):
         with _global_seeds(number):
             for episode in probe.episodes:
@@ -177,15 +183,9 @@ def _fork(probe: Probe) -> None:
             with probe.env() as env:
                 p.start(env, episode.task, episode.seed)
                 p.follow(env, episode.actions[:played])
-                rest = _follow_closed(env.fork(), episode.actions[played:])
+                with closing(env.fork()) as twin:
+                    rest = p.follow(twin, episode.actions[played:])
             _same(episode, rest, f"a fork made after {played} turns", played + 1)
-
-
-def _follow_closed(twin: TextEnv, actions: tuple[str, ...]) -> list[p.Row]:
-    try:
-        return p.follow(twin, actions)
-    finally:
-        twin.close()
 
 
 def _aliasing(probe: Probe) -> None:

@@ -91,6 +91,9 @@ class TextEnv(gymnasium.Env[str, str]):
     """Whether `fork` works; False for a world that can neither copy itself nor be replayed."""
     quick_solution: ClassVar[bool] = True
     """Whether `solution` answers at once; where it doesn't, verification doesn't ask."""
+    nondeterministic: bool = False
+    """Whether this world declares that the same actions may be answered otherwise (Gymnasium's word):
+    then nothing it was played can be checked by replay, and search by copies rests on its own `fork`."""
     reply_format: ClassVar[str] = "last-action"
     """How a Thought/Action reply is read in this world (agents/react.py has the rules)."""
 
@@ -227,7 +230,7 @@ class TextEnv(gymnasium.Env[str, str]):
         """A new environment made with the same arguments; its work goes on the same bill."""
         args, kwargs = self._arguments
         twin = type(self)(*args, **kwargs)
-        twin.counts = self.counts
+        twin.counts, twin.nondeterministic = self.counts, self.nondeterministic
         return twin
 
     def render(self) -> str | None:
@@ -264,6 +267,7 @@ class PlainEnv(TextEnv):
         self.inner: gymnasium.Env[str, str] = factory(**kwargs).unwrapped
         self.instructions = str(getattr(self.inner, "instructions", ""))
         self.return_range = getattr(self.inner, "return_range", None)
+        self.nondeterministic = declared_nondeterministic(self.inner)
         self._truncated = False
         self._tools: Any = None
 
@@ -302,6 +306,12 @@ class PlainEnv(TextEnv):
     def close(self) -> None:
         """Close the wrapped world."""
         self.inner.close()
+
+
+def declared_nondeterministic(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether a world's registration, or its metadata, says `nondeterministic`."""
+    registered = getattr(getattr(env, "spec", None), "nondeterministic", False)
+    return bool(registered or getattr(env, "metadata", {}).get("nondeterministic", False))
 
 
 def _text(observation: Any, where: str) -> str:

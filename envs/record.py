@@ -4,6 +4,7 @@ Boards, pages, statistics and training batches are functions of these and of not
 """
 
 import math
+import sys
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -170,6 +171,8 @@ class Usage:
 
 # --- JSON: short keys for what repeats in every turn; defaults are left out ------------------------
 
+LARGEST = sys.float_info.max  # comparing with it refuses infinities and what is no number
+
 
 def _turn_to_json(turn: Turn) -> Json:
     row: Json = {"obs": turn.observation, "act": turn.action, "rew": turn.reward}
@@ -185,7 +188,11 @@ def _turn_from_json(row: Json) -> Turn:
     if tokens is not None:
         keep, prompt, ids, logprobs = tokens
         tokens = Tokens(keep, tuple(prompt), tuple(ids), tuple(logprobs))
-    return Turn(row["obs"], row["act"], row["rew"], row.get("text"), tokens)
+    turn = Turn(row["obs"], row["act"], row["rew"], row.get("text"), tokens)
+    _all(str, turn.observation, turn.action, turn.text)
+    if not -LARGEST <= turn.reward <= LARGEST:
+        raise ValueError(f"the reward {turn.reward} is no finite number")
+    return turn
 
 
 def trajectory_to_json(trajectory: Trajectory) -> Json:
@@ -205,7 +212,10 @@ def trajectory_to_json(trajectory: Trajectory) -> Json:
 
 
 def trajectory_from_json(row: Json, task: Task) -> Trajectory:
-    """Inverse of `trajectory_to_json`."""
+    """Inverse of `trajectory_to_json`. Raises LookupError, TypeError, ValueError for what is none."""
+    _all(str, row["final"], row.get("failure") or "")
+    _all(bool, row.get("success", True))
+    _all(dict, row.get("info", {}))
     return Trajectory(
         task,
         tuple(_turn_from_json(turn) for turn in row["turns"]),
@@ -215,6 +225,30 @@ def trajectory_from_json(row: Json, task: Task) -> Trajectory:
         row.get("success"),
         row.get("info", {}),
     )
+
+
+def task_from_json(row: Json) -> Task:
+    """Inverse of `fields_to_json`. Raises TypeError for what is no task."""
+    task = Task(**row)
+    _all(str, task.env, task.id, task.split)
+    _all(int, task.seed)
+    return task
+
+
+def usage_from_json(row: Json) -> Usage:
+    """Inverse of `fields_to_json`. Raises TypeError, ValueError for what isn't counts and a cost."""
+    usage = Usage(**row)
+    counts = {name: value for name, value in fields_to_json(usage).items() if name != "cost"}
+    _all(int, *counts.values())
+    if min(counts.values()) < 0 or not 0 <= (usage.cost or 0.0) <= LARGEST:
+        raise ValueError(f"the bill {row} is none")
+    return usage
+
+
+def _all(kind: type, *values: object) -> None:
+    for value in values:
+        if not isinstance(value, kind):
+            raise TypeError(f"{value!r:.80} is no {kind.__name__}")
 
 
 def fields_to_json(value: Task | Usage) -> Json:

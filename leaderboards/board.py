@@ -138,10 +138,10 @@ def read_entry(path: Path) -> Entry:
 
 def status(entry: Mapping[str, Any], path: Path) -> str:
     """ "verified" if a verification of exactly this file is recorded, "incomplete", or
-    "self-reported".
+    "self-reported", which is all that an entry can be where a world declares non-determinism.
     """
     record = verification_path(path)
-    if record.is_file():
+    if record.is_file() and not nondeterministic(entry):
         try:
             found = read_yaml(record).validate(Verification)
         except ConfigError as error:
@@ -149,6 +149,11 @@ def status(entry: Mapping[str, Any], path: Path) -> str:
         if found.entry == entry_digest(path):
             return "verified"
     return "self-reported" if entry["complete"] else "incomplete"
+
+
+def nondeterministic(entry: Mapping[str, Any]) -> list[str]:
+    """The worlds of an entry that declare that a replay may differ."""
+    return [result["env"] for result in entry["results"] if result.get("nondeterministic")]
 
 
 def verification_path(entry: Path) -> Path:

@@ -19,7 +19,7 @@ from turnbench.agents.model import Message
 from turnbench.agents.transcripts import Conversation
 from turnbench.envs.errors import LogError
 from turnbench.envs.record import Outcome, Task, Trajectory, Turn
-from turnbench.leaderboards.log import Episode, read_episodes
+from turnbench.leaderboards.log import Episode, Key, read_episodes
 from turnbench.leaderboards.trajectories import read_trajectories
 
 MAX_BYTES = 64 * 2**20  # of one line or file of conversations
@@ -82,9 +82,14 @@ def _of_run(episodes: Iterable[Episode]) -> Iterator[Case]:
         paths = population.trajectories
         pool = f"{key.agent}/{task}" + (f"/{key.seed}" if len(paths) > 1 else "")
         for k, path in enumerate(paths):
-            name = f"{key.agent}/{task}/{key.seed}/{k}"
+            name = case_id(key, k)
             label = _label(path.info.get("label"), name)
             yield Case(name, pool, task, path.task.split, path, None, path.success, label)
+
+
+def case_id(key: Key, path: int) -> str:
+    """The id of an episode's path."""
+    return f"{key.agent}/{key.env}/{key.task}/{key.seed}/{path}"
 
 
 def _label(row: Any, where: str) -> Label | None:

@@ -257,24 +257,36 @@ def credit(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="write a heat map of credit to this file")] = None,
     shown: Annotated[int, typer.Option(min=1, help="trajectories in the heat map")] = 8,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="write a copy of --log there that shows credit by turn (turnbench view)"),
+    ] = None,
 ) -> None:
     """Show what a trained critic tells apart: turns, or tokens inside them.
 
     Example: turnbench credit runs/mpo --html credit.html
     """
     from turnbench.algorithms.batch import Episode
-    from turnbench.algorithms.credit import report
-    from turnbench.leaderboards.log import read_episodes
+    from turnbench.algorithms.credit import Critic, page, strips, summary
+    from turnbench.envs.errors import ConfigError
+    from turnbench.leaderboards.cases import read_cases
+    from turnbench.leaderboards.shown import by_strip, write_shown
 
-    paths = (
-        None if log is None else [path for e in read_episodes(log) for path in e.population.trajectories]
-    )
-    told = report(run, episodes if paths is None else [Episode(path) for path in paths], html, shown)
+    if out is not None and (log is None or not (log / "log.jsonl").is_file()):
+        raise ConfigError("--out wants the run folder of a suite as --log, of which it makes a copy")
+    critic = Critic(run)
+    cases = [] if log is None else read_cases(log).cases
+    judged = critic.judge([Episode(c.path) for c in cases] if cases else critic.play(episodes))
+    told = summary(judged)
     print(f"{told['trajectories']:.0f} trajectories")
     print(f"between-turn share of the critic's variance: median {told['median']:.3f}")
     print(f"trajectories in which it is above one half: {told['above_half']:.1%}")
     if html is not None:
+        html.write_text(page(judged[:shown]), encoding="utf-8")
         print(f"wrote {html}")
+    if out is not None and log is not None:
+        write_shown(log, out, by_strip({c.id: strips(j) for c, j in zip(cases, judged, strict=True)}))
+        print(f"wrote {out / 'log.jsonl'}; turnbench view {out}")
 
 
 publishing.register(app)

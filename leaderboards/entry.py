@@ -41,23 +41,24 @@ def make_entries(
     try:
         suite = Suite.model_validate(header["suite"])
         digests = {name: Digests(header_line(header, name)) for name in suite.agents}
-        worlds, checkpoints = header["worlds"], header["checkpoints"]
+        worlds, checkpoints = header["worlds"], dict(header["checkpoints"])
+        told = [schema.World.model_validate(world) for _, world in zip(suite.envs, worlds, strict=True)]
         about = {
             "date": str(header["started"])[:10],
             "protocol": suite.protocol,
             "provenance": {
                 "versions": header["versions"],
                 "code": header["code"],
-                "worlds": [world["data"] for world in worlds],
+                "worlds": [world.data for world in told],
             },
         }
-        known = [set(world["tasks"]) for world in worlds]
-    except (LookupError, TypeError, ValidationError) as error:
+        known = [set(world.tasks) for world in told]
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise LogError(f"{source} line 1 is damaged: {' '.join(str(error).split())}") from error
     cells: Cells = defaultdict(Cell)
     for line, episode in lines:
         row, env, task, _ = episode.key
-        if row not in digests or env >= len(known) or task not in known[env]:
+        if row not in digests or not 0 <= env < len(known) or task not in known[env]:
             raise LogError(f"{source}: the episode {list(episode.key)} isn't the suite's")
         digests[row].add(line, episode)
         cells[row, env].add(episode)
@@ -160,6 +161,8 @@ def _result(spec: EnvSpec, cell: Cell, world: Entry, seeds: int) -> Entry:
     }
     if world["returns"] is not None and world["returns"][0] < 0:
         result["clipped"] = _summary(_clipped(played))
+    if world.get("nondeterministic"):
+        result["nondeterministic"] = True
     if cell.checks:
         result["checks"] = {name: _summary(values) for name, values in sorted(cell.checks.items())}
     if cell.selectors:

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from operator import index
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
@@ -284,8 +285,10 @@ def _episode(line: bytes, path: Path, number: int) -> Episode:
     try:
         population = population_from_json(row["population"])
         outcome, privileges = Outcome(row["outcome"]), tuple(row["privileges"])
+        if not all(isinstance(name, str) for name in privileges):
+            raise TypeError("privileges are names")
         return Episode(_key(row), outcome, float(row["seconds"]), privileges, population)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise LogError(f"{path} line {number} is damaged: {error!r}") from error
 
 
@@ -302,7 +305,7 @@ def _heads(path: Path) -> Iterator[tuple[int, Key, Outcome]]:
 
 def _key(row: dict[str, Any]) -> Key:
     agent, env, task, seed = row["key"]
-    return Key(str(agent), int(env), str(task), int(seed))
+    return Key(str(agent), index(env), str(task), index(seed))
 
 
 def _episode_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:

@@ -22,6 +22,7 @@ from turnbench.agents import checkpoint_folder
 from turnbench.envs.errors import LogError
 from turnbench.envs.record import Outcome
 from turnbench.leaderboards.log import NAME, read_header, read_places
+from turnbench.leaderboards.suite import Suite
 
 MAX_EMBEDDED = 64 * 2**20  # bytes of episodes in a page
 MAX_VOCABULARY = 20_000
@@ -72,31 +73,33 @@ def run_page(folder: Path, *, embed: bool, log: str = NAME) -> str:
     the address `log`. Raises LogError.
     """
     header = read_header(folder)
-    index, lines = run_index(header, read_places(folder), keep=embed)
+    try:
+        suite, started = Suite.model_validate(header["suite"]), str(header["started"])[:10]
+    except (LookupError, ValueError) as error:
+        raise LogError(f"{folder / NAME} line 1 is damaged: {' '.join(str(error).split())}") from error
+    index, lines = run_index(suite, read_places(folder), keep=embed)
     if embed and sum(map(len, lines)) > MAX_EMBEDDED:
         raise LogError(
             f"{folder} holds more than {MAX_EMBEDDED // 2**20} MiB of episodes, too much for one file: "
             f"use `turnbench view {folder}`"
         )
     episodes = b"\n".join(line.rstrip(b"\n") for line in lines).decode("utf-8") if embed else None
-    suite = header["suite"]
     return render(
         "page.html",
         asset("page.js"),
         "'none'" if embed else "'self'",
-        title=f"{suite['suite']} v{suite['version']}",
-        subtitle=f"{len(index['columns']['task']):,} episodes, {header['started'][:10]}",
+        title=index["title"],
+        subtitle=f"{len(index['columns']['task']):,} episodes, {started}",
         index=inert(json.dumps({**index, "log": log}, ensure_ascii=False, separators=(",", ":"))),
         episodes=None if episodes is None else inert(episodes),
     )
 
 
 def run_index(
-    header: Mapping[str, Any], places: Iterable[tuple[int, bytes]], *, keep: bool = False
+    suite: Suite, places: Iterable[tuple[int, bytes]], *, keep: bool = False
 ) -> tuple[Json, list[bytes]]:
     """What a list of the episodes shows, column by column; and the lines, if they are to be kept."""
-    suite = header["suite"]
-    agents, outcomes = list(suite["agents"]), [outcome.value for outcome in Outcome]
+    agents, outcomes = list(suite.agents), [outcome.value for outcome in Outcome]
     names = ("agent", "env", "task", "seed", "outcome", "ret", "success", "turns", "at", "size")
     columns: dict[str, list[Any]] = {name: [] for name in names}
     tasks: dict[str, int] = {}
@@ -125,15 +128,14 @@ def run_index(
             columns[name].append(value)
         if keep:
             lines.append(line)
-    models = [suite["agents"][agent].get("model") for agent in agents]
     return {
-        "title": f"{suite['suite']} v{suite['version']}",
+        "title": f"{suite.suite} v{suite.version}",
         "agents": agents,
-        "models": models,
-        "envs": [spec["id"] for spec in suite["envs"]],
+        "models": [spec.model for spec in suite.agents.values()],
+        "envs": [spec.id for spec in suite.envs],
         "outcomes": outcomes,
         "tasks": list(tasks),
-        "vocab": {name: words for name, spec in suite["models"].items() if (words := vocabulary(spec))},
+        "vocab": {name: words for name, spec in suite.models.items() if (words := vocabulary(spec))},
         "columns": columns,
     }, lines
 

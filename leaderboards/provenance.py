@@ -90,11 +90,13 @@ def _source(module: str) -> str | None:
 
 
 def world_of(spec: EnvSpec) -> dict[str, Any]:
-    """What an environment is: a digest of its data, the bounds of a return, and the tasks played."""
+    """What an environment is: a digest of its data, the bounds of a return, the tasks played, and
+    whether it declares that it can't be replayed."""
     env = make_env(spec)
     try:
         tasks = choose_tasks(spec, env)
-        return {"data": env.data_digest(), "returns": env.return_range, "tasks": tasks}
+        world = {"data": env.data_digest(), "returns": env.return_range, "tasks": tasks}
+        return world | ({"nondeterministic": True} if env.nondeterministic else {})
     finally:
         env.close()
 

@@ -73,11 +73,11 @@ def verify(
     """Accept or reject an entry by playing every recorded action again.
 
     Exit codes: 0 accepted; 10 schema; 11 suite; 12 protocol; 13 digests; 14 episodes; 15 numbers;
-    16 replay; 17 search; 18 leaks; 19 ranks.
+    16 replay; 17 search; 18 leaks; 19 ranks; 20 neither: a world declares itself non-deterministic.
 
     Example: turnbench verify leaderboards/boards/quickstart/ENTRY.yaml --log ENTRY.jsonl.gz
     """
-    from turnbench.leaderboards.verify import Case, record
+    from turnbench.leaderboards.verify import UNVERIFIABLE, Case, record
     from turnbench.leaderboards.verify import verify as checks_of
 
     case = Case(entry, log, suite, seconds=seconds)
@@ -86,8 +86,13 @@ def verify(
     findings = []
     for finding in checks_of(case):
         findings.append(finding)
-        print(f"{finding.check:9} {'FAIL' if finding.code else 'ok':4} {finding.text}", flush=True)
-    if code := findings[-1].code:
+        word = {0: "ok", UNVERIFIABLE: "open"}.get(finding.code, "FAIL")
+        print(f"{finding.check:9} {word:4} {finding.text}", flush=True)
+    code = findings[-1].code or max(finding.code for finding in findings)
+    if code == UNVERIFIABLE:
+        print("neither verified nor rejected: without replay the entry stays self-reported")
+        raise typer.Exit(code)
+    if code:
         print(f"rejected by the check '{findings[-1].check}'")
         raise typer.Exit(code)
     if save:

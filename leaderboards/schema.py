@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from turnbench.leaderboards.suite import Name, Strict
 
@@ -75,6 +75,15 @@ class Passes(Strict):
     hat_k: list[Number]
 
 
+class World(BaseModel):
+    """What a log's header says of an environment (provenance.world_of)."""
+
+    data: str
+    returns: Annotated[list[Number], Field(min_length=2, max_length=2)] | None
+    tasks: list[str]
+    nondeterministic: bool = False
+
+
 class Outcomes(Strict):
     """Episodes by how they ended."""
 
@@ -108,6 +117,9 @@ class Result(Strict):
     )
     outcomes: Outcomes
     turns: Number | None
+    nondeterministic: bool = Field(
+        False, description="the world declares that a replay may differ, so it can't be verified"
+    )
     checks: dict[str, Score | None] | None = Field(
         None, description="means of what the world itself checked at the end of episodes"
     )

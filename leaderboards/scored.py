@@ -27,7 +27,7 @@ from turnbench.agents.confidence import (
     Perplexity,
     SelfCertainty,
 )
-from turnbench.agents.progress import turn_advantages
+from turnbench.agents.progress import ProgressAdvantage, turn_advantages
 from turnbench.agents.readers import (
     Measured,
     Reader,
@@ -195,6 +195,16 @@ def played(cases: Sequence[Case]) -> Said:
 
 
 # --- scores ---------------------------------------------------------------------------------------
+
+STRIPS = {
+    "progress": ProgressAdvantage.strip,
+    **{
+        cls.name: cls.strip
+        for cls in (MeanLogprob, Perplexity, Entropy, SelfCertainty)
+        + (DeepConfTail, DeepConfBottom, DeepConfLowest)
+    },
+}
+"""What a page calls the numbers by turn of the scorers in `rate`; the others of them aren't drawn."""
 
 
 def confidences(window: int, repo_compat: bool) -> list[Confidence]:

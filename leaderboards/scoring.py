@@ -66,7 +66,8 @@ def score(
     scorer: Annotated[
         list[str] | None,
         typer.Option(
-            help="a further scorer, as in a suite: '{scorer: judge, model: {...}}'; may be repeated"
+            help="a further scorer, as in a suite: the folder of a value function, or "
+            "'{scorer: judge, model: {...}}'; may be repeated"
         ),
     ] = None,
     window: Annotated[int, typer.Option(min=1, help="tokens in a group of DeepConf")] = 2048,
@@ -81,7 +82,8 @@ def score(
 ) -> None:
     """Score logged turns: numbers by turn, best-of-N, AUROC, failure attribution.
 
-    With a reference: Progress Advantage. With a policy: confidence as well. In --out stand the numbers by
+    With a reference: Progress Advantage. With a policy: confidence as well. With the folder of a trained value
+    function as --scorer: the return it expects after each turn. In --out stand the numbers by
     turn (scores.jsonl), the report (report.json), and of a run a copy of its log that shows them
     (turnbench view).
 
@@ -105,7 +107,9 @@ def score(
     rated = scored.rate(
         cases, mine, said[1] if len(said) > 1 else None, how, window=window, repo_compat=repo_compat
     )
-    rated |= dict(_further(scorer or [], cases))
+    strips = dict(scored.STRIPS)
+    for name, strip, values in _further(scorer or [], cases):
+        rated[name], strips[name] = values, strip
     told: dict[str, Any] = {
         "source": str(source),
         "policy": policy,
@@ -120,7 +124,7 @@ def score(
     if grid and len(said) > 1:
         told["grid"] = aggregation_grid(*halves(cases), *said)
     if out is not None:
-        _write(source, out, cases, rated, told)
+        _write(source, out, cases, rated, strips, told)
     _print(told, json, out)
 
 
@@ -146,6 +150,7 @@ def references(
     """
     from turnbench.leaderboards import scored
     from turnbench.leaderboards.choices import choose, halves
+    from turnbench.leaderboards.shown import choice_table
 
     how = _aggregation(token, turn, order)
     candidates = dict(_candidates(reference, policy, alphas))
@@ -165,7 +170,7 @@ def references(
     if json:
         print(json_module.dumps(told))
         return
-    _show(_choice_table("reference", told))
+    _show(choice_table("reference", told, 40))
 
 
 def threshold(
@@ -300,8 +305,10 @@ def _candidates(given: Sequence[str], policy: str, alphas: str) -> Iterator[tupl
         yield f"{name}+{alpha:g}", {"path": folder, "merge": policy, "alpha": alpha}
 
 
-def _further(specs: Sequence[str], cases: Sequence["Case"]) -> Iterator[tuple[str, dict[str, "Rated"]]]:
-    """Scorers as a suite has them, asked about the paths."""
+def _further(
+    specs: Sequence[str], cases: Sequence["Case"]
+) -> Iterator[tuple[str, str, dict[str, "Rated"]]]:
+    """Scorers as a suite has them, asked about the paths: name, strip, and what they say."""
     import numpy as np
     import yaml
 
@@ -323,8 +330,10 @@ def _further(specs: Sequence[str], cases: Sequence["Case"]) -> Iterator[tuple[st
             if hasattr(made, "path_score")
             else made.score(paths, np.random.default_rng(0))
         )
-        name = getattr(made, "name", "") or str(spec if isinstance(spec, str) else spec["scorer"])
-        yield name, {c.id: (t, s) for c, t, s in zip(cases, turns, scores, strict=True)}
+        name = spec if isinstance(spec, str) else getattr(made, "name", "") or str(spec["scorer"])
+        name += " (oracle)" if made.oracle else ""
+        strip = getattr(made, "strip", "") or name
+        yield name, strip, {c.id: (t, s) for c, t, s in zip(cases, turns, scores, strict=True)}
 
 
 def _tell(name: str, done: int, total: int) -> None:
@@ -338,29 +347,30 @@ def _write(
     out: Path,
     cases: Sequence["Case"],
     rated: Mapping[str, Mapping[str, "Rated"]],
+    strips: Mapping[str, str],
     told: Mapping[str, Any],
 ) -> None:
     from turnbench.leaderboards.scored import turn_rows
-    from turnbench.leaderboards.shown import write_shown
+    from turnbench.leaderboards.shown import drawn, write_shown
 
     rows = "".join(f"{json_module.dumps(row, ensure_ascii=False)}\n" for row in turn_rows(cases, rated))
     (out / "scores.jsonl").write_text(rows, encoding="utf-8", errors="replace")
     (out / "report.json").write_text(json_module.dumps(told, indent=1) + "\n", encoding="utf-8")
     if (source / "log.jsonl").is_file():
-        write_shown(source, out, rated)
+        write_shown(source, out, drawn(rated, strips))
 
 
 def _print(told: Mapping[str, Any], json: bool, out: Path | None) -> None:
     if json:
         print(json_module.dumps(told))
         return
-    from turnbench.leaderboards.shown import attribution_table, score_table
+    from turnbench.leaderboards.shown import attribution_table, choice_table, score_table
 
     _show(score_table(told))
     if (table := attribution_table(told)) is not None:
         _show(table)
     if "grid" in told:
-        _show(_choice_table("aggregation", told["grid"], most=10))
+        _show(choice_table("aggregation", told["grid"], 10))
         print(f"the best of the grid if labels meant nothing: {told['grid']['null']}")
     for why, count in told["failed"].items():
         print(f"not scored, {count} paths: {why}")
@@ -371,12 +381,6 @@ def _print(told: Mapping[str, Any], json: bool, out: Path | None) -> None:
         )
     if out is not None:
         print(f"wrote {out / 'scores.jsonl'} and {out / 'report.json'}")
-
-
-def _choice_table(what: str, told: Mapping[str, Any], most: int = 40) -> "Table":
-    from turnbench.leaderboards.shown import choice_table
-
-    return choice_table(what, told, most)
 
 
 def _show(table: "Table") -> None:

@@ -1,6 +1,6 @@
 """Scores shown: tables in the terminal, and a run's log with numbers by turn for its page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,25 +8,55 @@ from rich.table import Table
 
 from turnbench.agents.core import Population
 from turnbench.agents.turn_scores import show
+from turnbench.envs.errors import ConfigError
+from turnbench.leaderboards.cases import case_id
 from turnbench.leaderboards.log import (
     NAME,
     VERSION,
     Episode,
     episode_line,
+    has_log,
     json_line,
     read_episodes,
     read_header,
 )
 from turnbench.leaderboards.scored import Rated
 
+Strips = Mapping[str, Mapping[str, Sequence[float]]]
+"""Numbers by turn: by the strip's name, with its unit in brackets, and a case's id (cases.py)."""
 
-def write_shown(run: Path, out: Path, rated: Mapping[str, Mapping[str, Rated]]) -> None:
-    """Write a copy of a run's log in which pages find the scores (`turnbench view OUT`)."""
+
+def drawn(rated: Mapping[str, Mapping[str, Rated]], names: Mapping[str, str]) -> Strips:
+    """The strips of scorers; `names` says what each scorer's is called, and which have one."""
+    return {
+        names[scorer]: {case: numbers for case, (numbers, _) in values.items()}
+        for scorer, values in rated.items()
+        if scorer in names
+    }
+
+
+def by_strip(cases: Mapping[str, Mapping[str, Sequence[float]]]) -> Strips:
+    """Strips from the numbers of each case by the strip's name."""
+    strips: dict[str, dict[str, Sequence[float]]] = {}
+    for case, named in cases.items():
+        for name, numbers in named.items():
+            strips.setdefault(name, {})[case] = numbers
+    return strips
+
+
+def write_shown(run: Path, out: Path, strips: Strips) -> None:
+    """Write a copy of a run's log whose pages draw the strips under each path (`turnbench view OUT`).
+
+    Raises ConfigError where that would overwrite a run.
+    """
+    if out.resolve() == run.resolve() or (has_log(out) and read_header(out) != read_header(run)):
+        raise ConfigError(f"{out} holds a run of its own: choose another folder for the copy")
+    out.mkdir(parents=True, exist_ok=True)
     fresh = out / f".{NAME}.new"
     with fresh.open("wb") as file:
         file.write(json_line({"turnbench_log": VERSION, **_without_version(read_header(run))}))
         for episode in read_episodes(run):
-            population = _with_scores(episode, rated)
+            population = _with_strips(episode, strips)
             file.write(episode_line(episode.key, population, episode.privileges, episode.seconds))
     fresh.replace(out / NAME)
 
@@ -35,13 +65,12 @@ def _without_version(header: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in header.items() if key != "turnbench_log"}
 
 
-def _with_scores(episode: Episode, rated: Mapping[str, Mapping[str, Rated]]) -> Population:
-    key = episode.key
+def _with_strips(episode: Episode, strips: Strips) -> Population:
     for k, path in enumerate(episode.population.trajectories):
-        case = f"{key.agent}/{key.env}/{key.task}/{key.seed}/{k}"
-        for name, values in rated.items():
-            if case in values and name not in ("return (oracle)", "length", "random"):
-                show(path, name, values[case][0])
+        case = case_id(episode.key, k)
+        for name, values in strips.items():
+            if case in values:
+                show(path, name, values[case])
     return episode.population
 
 

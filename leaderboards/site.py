@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from turnbench.envs.errors import BoardError
+from turnbench.leaderboards.board import nondeterministic, rows, status
 from turnbench.leaderboards.board import read_entry as read
-from turnbench.leaderboards.board import rows, status
 from turnbench.leaderboards.entry import Entry
 from turnbench.leaderboards.log import NAME
 from turnbench.leaderboards.pages import MAX_EMBEDDED, asset, render, run_page
@@ -85,6 +85,7 @@ def _shown(row: Entry, entry: Entry) -> Entry:
         "success": sum(rates) / len(rates) if rates else None,
         "results": entry["results"],
         "oracle": "oracle" in row["privileges"],
+        "open": nondeterministic(entry),
         "episodes": sum(r["episodes"]["wanted"] for r in entry["results"]),
         "submitter": entry.get("submitter", {}).get("name", ""),
     }
@@ -119,6 +120,7 @@ def _entry_page(entry: Entry, status: str, run: str | None) -> str:
         title=entry["entry"],
         entry=entry,
         status=status,
+        open=nondeterministic(entry),
         run=run,
         command=command(entry),
         verify=f"turnbench verify {entry['entry']}.yaml --log {entry['entry']}.jsonl.gz",

@@ -19,7 +19,9 @@ def table(entries: Iterable[Entry]) -> Table:
     """
     entries = list(entries)
     suite, models = entries[0]["suite"], list(dict.fromkeys(map(_model, entries)))
-    title = f"{suite['name']} v{suite['version']}" + (f", {models[0]}" if len(models) == 1 else "")
+    title = f"{suite['name']} v{suite['version']}" + (
+        f", {models[0]}" if len(models) == 1 and models != ["-"] else ""
+    )
     made = Table(title=escape(title), title_style="bold", title_justify="left", caption_justify="left")
     made.box, made.pad_edge, made.padding = box.SIMPLE_HEAD, False, (0, 1, 0, 0)
     for name in ("system", *(["model"] if len(models) > 1 else [])):
@@ -32,7 +34,8 @@ def table(entries: Iterable[Entry]) -> Table:
     for entry in entries:
         cells = _row(entry, bool(clipped))
         made.add_row(*map(escape, cells if len(models) > 1 else [cells[0], *cells[2:]]))
-    made.caption = escape("\n".join([_legend(entries[0]), *_notes(entries)]))
+    notes = dict.fromkeys([_legend(entries[0]), *_notes(entries)])
+    made.caption = escape("\n".join(notes))
     return made
 
 
@@ -65,6 +68,8 @@ def _notes(entries: Iterable[Entry]) -> Iterator[str]:
                 yield f"{entry['system']['name']}: {episodes['left']} left to play on {of}"
             if failed := result["outcomes"]["agent_error"]:
                 yield f"{entry['system']['name']}: {failed} ended by an error of the agent on {of}"
+            if result.get("nondeterministic"):
+                yield f"{of} declares itself non-deterministic: nothing there can be replayed"
             if checks := result.get("checks"):
                 means = ", ".join(
                     f"{name} {score['mean']:.3f}" for name, score in checks.items() if score

@@ -217,7 +217,7 @@ def parse_episode(line: bytes, where: str) -> Episode:
         fault = error.errors(include_url=False, include_input=False)[0]
         at = ".".join(map(str, fault["loc"]))
         raise LogError(f"{where}: {at}: {fault['msg']}") from error
-    except (ValueError, IndexError) as error:
+    except (ValueError, LookupError, TypeError) as error:
         raise LogError(f"{where}: {error}") from error
     task = population.best.task
     if (task.id, task.seed) != (key.task, key.seed) or population.best.outcome is not outcome:

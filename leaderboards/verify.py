@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from turnbench.envs.errors import BoardError, ConfigError, LogError, UnknownName
+from turnbench.envs.record import Trajectory
 from turnbench.leaderboards.audits import Openings, leak_fault, search_fault, solutions
 from turnbench.leaderboards.board import (
     Verification,
@@ -46,8 +47,12 @@ class Rejected(Exception):
         self.check = check
 
 
+class Unverifiable(Exception):
+    """A check can't be made, by no fault of the entry: it is neither verified nor rejected."""
+
+
 class Finding(NamedTuple):
-    """What a check found; `code` is its exit code where it failed, else 0."""
+    """What a check found; `code`: its exit code where it failed, UNVERIFIABLE where it is open, else 0."""
 
     check: str
     code: int
@@ -90,6 +95,15 @@ class Case:
         """The file's lines, unpacked no further than the entry says."""
         return read_trajectories(self.file, self.entry["trajectories"]["raw_bytes"])
 
+    @property
+    def open(self) -> set[int]:
+        """The numbers of the worlds that declare non-determinism: what was played there stays open."""
+        return {k for k, world in enumerate(self.header["worlds"]) if world.get("nondeterministic")}
+
+    def discards(self, episode: Episode) -> tuple[Trajectory, ...]:
+        """The paths that an episode gave up and that can be replayed."""
+        return () if episode.key.env in self.open else episode.population.discarded
+
     def noted(self) -> Iterator[tuple[bytes, Episode]]:
         """The same; what later checks need is noted on the way."""
         wanted = _wanted(self.known, self.header["worlds"], self.entry["system"]["name"])
@@ -101,17 +115,19 @@ class Case:
                 raise Rejected(f"the episode {list(episode.key)} {why}", "episodes")
             _check_task(self.known, episode)
             self.openings.add(episode)
-            self.discarded.append(len(episode.population.discarded))
+            self.discarded.append(len(self.discards(episode)))
             if self.search_fault is None and (fault := search_fault(episode, agent, has_model)):
                 self.search_fault = f"task {episode.key.task} seed {episode.key.seed}: {fault}"
             yield line, episode
 
 
 def verify(case: Case) -> Iterator[Finding]:
-    """One finding a check, until the first that fails."""
+    """One finding a check, until the first that fails; what can't be checked doesn't end it."""
     for name, check in CHECKS.items():
         try:
             yield Finding(name, 0, _line(check(case)))
+        except Unverifiable as why:
+            yield Finding(name, UNVERIFIABLE, _line(str(why)))
         except (Rejected, LogError, BoardError) as error:
             failed = getattr(error, "check", None) or name
             yield Finding(failed, CODES[failed], _line(str(error)))
@@ -176,7 +192,7 @@ def _protocol(case: Case) -> str:
     try:
         logged = Suite.model_validate(case.header["suite"])
         played = logged.protocol
-        worlds = [(list(world["tasks"]), world["returns"]) for world in case.header["worlds"]]
+        worlds = _bounded(case.header["worlds"])
     except (LookupError, TypeError, ValueError) as error:
         raise Rejected(f"the log's header is damaged: {' '.join(str(error).split())[:200]}") from error
     if list(logged.agents) != [case.entry["system"]["name"]]:
@@ -184,13 +200,22 @@ def _protocol(case: Case) -> str:
     if played != wanted:
         raise Rejected("the log's " + difference(played, wanted, "protocol"))
     mine = [world_of(spec) for spec in case.known.envs]
-    told = [(list(w["tasks"]), None if w["returns"] is None else list(w["returns"])) for w in mine]
-    if worlds != told:
-        raise Rejected("the log's header names other tasks, or other bounds of returns, than the suite")
+    if worlds != _bounded(mine):
+        raise Rejected(
+            "the log's header names other tasks, bounds of returns or non-deterministic worlds than the suite"
+        )
     data = [world["data"] for world in mine]
     if case.entry["provenance"]["worlds"] != data:
         raise Rejected("the data behind a world is other than here: install the same data")
     return "tasks, seeds, turns, limits and data are the suite's"
+
+
+def _bounded(worlds: Any) -> list[Any]:
+    """Of each world its tasks, the bounds of a return, and whether it declares non-determinism."""
+    return [
+        (list(w["tasks"]), w["returns"] and list(w["returns"]), bool(w.get("nondeterministic")))
+        for w in worlds
+    ]
 
 
 def _file_of(case: Case) -> Path:
@@ -272,9 +297,15 @@ def _apart(told: Any, mine: Any, at: str) -> str | None:
 
 
 def _replay(case: Case) -> str:
-    jobs = (Job(line) for line, _ in case.episodes())
-    result = _timed(case, jobs)
-    return f"{result[0]:,} paths, {result[1]:,} steps, equal to the byte"
+    jobs = (Job(line) for line, episode in case.episodes() if episode.key.env not in case.open)
+    paths, steps = _timed(case, jobs)
+    told = f"{paths:,} paths, {steps:,} steps, equal to the byte"
+    if not case.open:
+        return told
+    names = ", ".join(case.known.envs[k].id for k in sorted(case.open))
+    raise Unverifiable(
+        f"{names} declares itself non-deterministic and can't be replayed; elsewhere {told}"
+    )
 
 
 def _timed(case: Case, jobs: Iterator[Job]) -> tuple[int, int]:
@@ -303,7 +334,7 @@ def _sampled(case: Case, drawn: Any) -> Iterator[Job]:
     """Jobs for the drawn numbers, which count all discarded paths of the log through."""
     start = 0
     for line, episode in case.episodes():
-        size = len(episode.population.discarded)
+        size = len(case.discards(episode))
         mine = drawn[(drawn >= start) & (drawn < start + size)] - start
         start += size
         if len(mine):
@@ -364,4 +395,5 @@ CHECKS: dict[str, Callable[[Case], str]] = {
     "leaks": _leaks,
     "ranks": _ranks,
 }
+UNVERIFIABLE = 20
 CODES = {name: code for code, name in enumerate(CHECKS, start=10)}

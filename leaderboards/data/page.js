@@ -190,7 +190,7 @@ function view(row, k, wanted) {
     path.failure === undefined ? null : el("p", { class: "bad", text: path.failure }),
     all.length > 1 ? choices(population, all, at, k) : null,
     population.resamplings ? genealogy(population, k) : null,
-    ...series(path).map(([name, values]) => strip(name, values, k)),
+    strips(path, k),
     el("ol", { class: "turns" }, ...path.turns.map((turn, t) => turnOf(turn, t, k)),
       el("li", { class: "turn" }, el("h3", { text: "End" }), el("div", { class: "said", text: path.final }))));
   return { node, path };
@@ -212,33 +212,39 @@ function choices(population, all, at, k) {
 }
 
 function series(path) {
-  const found = [["reward", path.turns.map((t) => t.rew)]];
+  const found = new Map([["reward", path.turns.map((t) => t.rew)]]);
   if (path.turns.some((t) => t.tok))
-    found.push(["mean log-prob", path.turns.map((t) => (t.tok && t.tok[3].length ? t.tok[3].reduce((a, b) => a + b, 0) / t.tok[3].length : null))]);
+    found.set("mean log-prob [nats]", path.turns.map((t) => (t.tok && t.tok[3].length ? t.tok[3].reduce((a, b) => a + b, 0) / t.tok[3].length : null)));
   for (const [name, values] of Object.entries((path.info ?? {}).turn_scores ?? {}))
-    if (Array.isArray(values)) found.push([name, values]);
-  return found.filter(([, values]) => values.length);
+    if (Array.isArray(values)) found.set(name, values);
+  return [...found].filter(([, values]) => values.length);
+}
+
+function strips(path, k) {
+  const all = series(path);
+  return all.length ? el("section", { class: "strips", "aria-label": "numbers by turn" },
+    el("p", { class: "soft", text: "By turn: blue bars are above zero, red ones below. Choose one to go to its turn." }),
+    ...all.map(([name, values]) => strip(name, values, k))) : null;
 }
 
 function strip(name, values, k) {
   const real = values.filter((v) => Number.isFinite(v)), high = Math.max(0, ...real), low = Math.min(0, ...real);
   const scale = 36 / (high - low || 1), zero = 4 + high * scale, wide = Math.max(6, Math.min(24, 640 / values.length));
   const told = values.map((v, t) => `turn ${t + 1}: ${number(v)}`).slice(0, 30).join(", ");
-  const picture = svg("svg", { width: 90 + wide * values.length, height: 46, role: "img", "aria-label": `${name} by turn: ${told}` });
-  picture.append(svg("line", { class: "axis", x1: 86, x2: 90 + wide * values.length, y1: zero, y2: zero }));
-  const label = svg("text", { x: 0, y: 26 });
-  label.textContent = name.length > 14 ? `${name.slice(0, 13)}…` : name;
-  picture.append(label);
+  const picture = svg("svg", { width: 4 + wide * values.length, height: 44, role: "img", "aria-label": `${name} by turn: ${told}` });
+  picture.append(svg("line", { class: "axis", x1: 0, x2: 4 + wide * values.length, y1: zero, y2: zero }));
   values.forEach((v, t) => {
-    const x = 88 + t * wide, tip = svg("title");
+    const x = 2 + t * wide, tip = svg("title");
     tip.textContent = `turn ${t + 1}: ${number(v)}`;
     if (Number.isFinite(v))
       picture.append(svg("rect", { class: v < 0 ? "neg" : "", x, width: wide - 2, y: Math.min(zero, zero - v * scale), height: Math.max(1, Math.abs(v * scale)) }));
-    const cell = svg("rect", { class: "cell", x, y: 0, width: wide, height: 46 }, tip);
+    const cell = svg("rect", { class: "cell", x, y: 0, width: wide, height: 44 }, tip);
     cell.addEventListener("click", () => k === state.ep && open({ turn: t }));
     picture.append(cell);
   });
-  return el("div", { class: "strip", tabindex: "0", role: "group", "aria-label": `${name} strip` }, picture);
+  const range = real.length ? `${number(Math.min(...real))} to ${number(Math.max(...real))}` : "no numbers";
+  return el("figure", { class: "strip" }, el("figcaption", {}, el("b", { text: name }), el("span", { text: range })),
+    el("div", { class: "wide", tabindex: "0", role: "group", "aria-label": `${name} strip` }, picture));
 }
 
 function genealogy(population, k) {

@@ -8,10 +8,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from turnbench.agents.core import Population
 from turnbench.algorithms import trainer
+from turnbench.algorithms.batch import Episode
 from turnbench.algorithms.credit import Critic, page, summary
-from turnbench.envs.errors import ConfigError
+from turnbench.envs.errors import ConfigError, LogError
 from turnbench.leaderboards.cli import app
+from turnbench.leaderboards.log import Key, LogWriter, episode_line, read_episodes
+from turnbench.leaderboards.runner import header_of
+from turnbench.leaderboards.suite import parse_suite
+from turnbench.leaderboards.yamlfile import dump_yaml, parse_yaml
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +77,47 @@ def test_the_command_tells_shares_and_writes_the_page(run, tmp_path):
     assert told.exit_code == 0, told.output
     assert "2 trajectories" in told.output and "median 0." in told.output
     assert page_file.read_text(encoding="utf-8").count("<section>") == 2
+
+
+def test_credit_is_drawn_into_a_copy_of_a_run(run, tmp_path):
+    spec = {
+        "suite": "credited",
+        "envs": [{"id": "letter_worlds:Letters-v0", "tasks": 1}],
+        "models": {"tiny": {"backend": "hf", "path": "turnbench/tiny"}},
+        "agents": {"react": {"agent": "react", "model": "tiny"}},
+    }
+    critic = Critic(run)
+    judged = critic.judge(critic.play(2))
+    silent = judged[1].episode.path.turns[1]
+    silent = dataclasses.replace(silent, tokens=silent.tokens._replace(ids=(), logprobs=()))
+    first, _, last = judged[1].episode.path.turns
+    paths = (
+        judged[0].episode.path,
+        dataclasses.replace(judged[1].episode.path, turns=(first, silent, last)),
+    )
+    with LogWriter(tmp_path / "log", header_of(parse_suite(parse_yaml(dump_yaml(spec), "s")))) as log:
+        for seed, path in enumerate(paths):
+            log.write(episode_line(Key("react", 0, "0", seed), Population((path,)), (), 1.0))
+    words = ["credit", str(run), "--log", str(tmp_path / "log"), "--out", str(tmp_path / "shown")]
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 0 and "turnbench view" in told.output, told.output
+    one, other = (e.population.best.info["turn_scores"] for e in read_episodes(tmp_path / "shown"))
+    assert one["credit [reward]"] == pytest.approx([np.mean(c) for c in judged[0].credit], rel=1e-4)
+    starts = [values[0] for values in judged[0].values]
+    assert one["value before the turn [reward]"] == pytest.approx(starts, rel=1e-4)
+    assert [number is None for number in other["credit [reward]"]] == [False, True, False]
+    for wrong in (words[:2] + words[4:], [*words[:3], str(run), *words[4:]]):
+        refused = CliRunner().invoke(app, wrong)
+        assert isinstance(refused.exception, ConfigError) and "--log" in str(refused.exception)
+
+
+def test_tokens_of_another_model_are_refused(run):
+    critic = Critic(run)
+    path = critic.play(1)[0].path
+    tokens = path.turns[0].tokens._replace(ids=(10**6,), logprobs=(-1.0,))
+    path = dataclasses.replace(path, turns=(dataclasses.replace(path.turns[0], tokens=tokens),))
+    with pytest.raises(LogError, match="another model's vocabulary"):
+        critic.judge([Episode(path)])
 
 
 def test_what_is_no_run_with_a_critic_is_refused(run, tiny_folder, tmp_path):

@@ -1,5 +1,6 @@
 """Value regression: targets and losses by closed form, the fit on the toy world, the folder it writes."""
 
+import dataclasses
 import json
 import math
 import threading
@@ -10,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from typer.testing import CliRunner
 
 from turnbench.agents.amc import AMC
 from turnbench.agents.best_of_n import BestOfN
 from turnbench.agents.core import Population, population_to_json
+from turnbench.agents.gathering import Merger
 from turnbench.agents.model import Prompt, ScriptedModel
 from turnbench.agents.regression import (
     Card,
-    Merger,
     Reader,
     Regressor,
     Row,
@@ -47,6 +49,11 @@ from turnbench.envs import toy
 from turnbench.envs.errors import ConfigError, LogError, ModelError
 from turnbench.envs.record import Failure, Outcome, Task, Trajectory, Turn
 from turnbench.envs.toy import Toy, ToyMDP
+from turnbench.leaderboards.cli import app
+from turnbench.leaderboards.log import Key, LogWriter, episode_line, read_episodes
+from turnbench.leaderboards.runner import header_of
+from turnbench.leaderboards.suite import parse_suite
+from turnbench.leaderboards.yamlfile import dump_yaml, parse_yaml
 
 ENV = "turnbench/Toy-v0"
 BETA = 0.5
@@ -367,6 +374,50 @@ def test_the_folder_is_a_value_and_a_scorer(fitted: Path) -> None:
     assert best.chosen == int(np.argmax(best.scores))
 
 
+def test_a_value_tells_what_it_expected_after_each_turn(fitted: Path) -> None:
+    value = trained_value(fitted)
+    paths = [
+        p for run in read_rollouts(rollouts(fitted.parent / "told", 3) / FILE) for p in run.trajectories
+    ]
+    found = value.turns(paths)
+    for path, numbers in zip(paths, found, strict=True):
+        seen = [*(turn.observation for turn in path.turns[1:]), path.final]
+        for k, now in enumerate(seen):
+            (alone,) = value.estimate([State(path.turns[: k + 1], now)])
+            assert numbers[k] == pytest.approx(alone, abs=1e-5)
+    ends = value.score(paths, np.random.default_rng(0))
+    assert [value.path_score(numbers) for numbers in found] == pytest.approx(ends, abs=1e-5)
+    with pytest.raises(ConfigError, match="was trained for"):
+        value.turns([dataclasses.replace(paths[0], task=Task("turnbench/TextCraft-v0", "0"))])
+
+
+def test_score_draws_a_values_strip(fitted: Path, tmp_path: Path) -> None:
+    spec = {
+        "suite": "valued",
+        "envs": [{"id": ENV, "split": "train", "tasks": 1}],
+        "models": {"none": {"backend": "hf", "path": "turnbench/tiny"}},
+        "agents": {"blind": {"agent": "best_of_n", "model": "none"}},
+    }
+    suite = parse_suite(parse_yaml(dump_yaml(spec), "s.yaml"))
+    played = next(iter(read_rollouts(rollouts(fitted.parent / "shown", 1) / FILE)))
+    with LogWriter(tmp_path / "run", header_of(suite)) as log:
+        log.write(episode_line(Key("blind", 0, "0", 0), played, (), 1.0))
+    before = (tmp_path / "run" / "log.jsonl").read_bytes()
+    words = ["score", str(tmp_path / "run"), "--scorer", str(fitted)]
+    told = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "shown"), "--json"])
+    assert told.exit_code == 0, told.output
+    report = json.loads(told.output.splitlines()[-1])
+    assert str(fitted) in report["uncertainty"]
+    (episode,) = read_episodes(tmp_path / "shown")
+    value = trained_value(fitted)
+    for path, numbers in zip(played.trajectories, value.turns(played.trajectories), strict=True):
+        strips = episode.population.trajectories[played.trajectories.index(path)].info["turn_scores"]
+        assert strips == {"value after the turn, value [reward]": pytest.approx(numbers, rel=1e-5)}
+    same = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run")])
+    assert isinstance(same.exception, ConfigError) and "a run of its own" in str(same.exception)
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == before
+
+
 def test_particles_are_valued_in_one_pass(fitted: Path) -> None:
     value = TrainedValue(fitted)
     agent = AMC(ScriptedModel(blind), n=16, value=value, resample_at=[2])
@@ -406,6 +457,9 @@ def test_an_encoder_trains_and_predicts_the_future(few: Path, bert: Path, tmp_pa
     assert value.returns([ended]) == [0.5]
     with pytest.raises(ConfigError, match="predicts the future"):
         value.score([ended.finish()], np.random.default_rng(0))
+    path = Trajectory(ended.task, (Turn("a", "door 0", 0.5), Turn("b", "door 1", 0.25)), "c", Outcome.OK)
+    (first, last), alone = value.turns([path])[0], value.estimate([State(path.turns[:1], "b")])
+    assert first == pytest.approx(0.5 + alone[0], abs=1e-5) and last == 0.75
 
 
 def test_a_value_for_another_world_is_refused_before_the_first_call(fitted: Path) -> None:

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from turnbench.envs import make
 from turnbench.envs.check import check_env
 from turnbench.envs.core import Step, TextEnv, UnicodeText
 from turnbench.envs.errors import UnknownName
@@ -87,6 +88,30 @@ def test_a_world_without_spaces_passes() -> None:
 
 def test_a_faultless_text_env_passes_all() -> None:
     assert check_env(Walk).ok
+
+
+def test_a_world_that_declares_non_determinism_is_not_compared() -> None:
+    class Declared(Clock):
+        metadata = {"nondeterministic": True}
+
+    verdicts = {r.check: r for r in check_env(Declared).results}
+    assert {r.verdict for r in verdicts.values()} == {"pass", "skip"}
+    for name in ("seed", "concurrency", "fork", "aliasing", "reset"):
+        assert verdicts[name].verdict == "skip" and "declares itself" in verdicts[name].message
+    assert verdicts["any_text"].verdict == verdicts["truncation"].verdict == "pass"
+
+
+def test_the_declaration_may_stand_in_the_registration() -> None:
+    for entry in (Guess, Walk):
+        name = f"Declared{entry.__name__}-v0"
+        gymnasium.register(name, entry, nondeterministic=True)
+        try:
+            env = make(name)
+            assert env.nondeterministic
+            env.reset(seed=0)
+            assert env.spawn().nondeterministic
+        finally:
+            del gymnasium.registry[name]
 
 
 # --- planted faults: the check that must fail, and a world that is sound but for one thing -----------

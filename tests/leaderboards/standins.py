@@ -85,7 +85,19 @@ class Sometimes(gymnasium.Env):
         return "gone", 1.0, True, False, {"success": True} if self.tells else {}
 
 
+class Moody(World):
+    """Pays by a clock, and says so."""
+
+    metadata = {**World.metadata, "nondeterministic": True}
+
+    def _step(self, action):
+        step = super()._step(action)
+        return step._replace(observation=f"{step.observation} {time.perf_counter_ns()}")
+
+
 gymnasium.register("World-v0", World)
+gymnasium.register("Moody-v0", Moody)
+gymnasium.register("Declared-v0", World, nondeterministic=True)
 gymnasium.register("Sometimes-v0", Sometimes)
 
 

@@ -166,7 +166,7 @@ def test_keyboard_deep_links_and_two_side_by_side(served: str, visit: Any) -> No
 def test_genealogy_strip_and_filters(served: str, visit: Any) -> None:
     page = visit(served)
     page.wait_for_selector(".tree svg")
-    assert page.locator(".tree line").count() == 8 and page.locator(".strip svg").count() == 1
+    assert page.locator(".tree line").count() == 8 and page.locator(".strip svg").count() == 2
     page.locator("#f-agent").select_option(label="plain")
     assert page.locator("#count").inner_text() == "12 of 24 episodes"
     page.locator("#f-task").fill("good3")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from turnbench.agents.core import Population
 from turnbench.envs.errors import ConfigError, LogError
 from turnbench.envs.record import Outcome, Task, Trajectory, Turn
+from turnbench.leaderboards.entry import entries_of
 from turnbench.leaderboards.log import (
     NAME,
     Key,
@@ -18,10 +19,13 @@ from turnbench.leaderboards.log import (
     difference,
     episode_line,
     has_log,
+    json_line,
     read_done,
     read_episodes,
     read_header,
 )
+from turnbench.leaderboards.pages import run_page
+from turnbench.leaderboards.runner import run
 
 HEADER: dict[str, Any] = {
     "suite": {"suite": "s", "envs": [{"id": "a"}]},
@@ -257,3 +261,47 @@ def test_what_json_cannot_hold_is_refused(bad: Any) -> None:
 def test_the_header_is_one_line_of_json(tmp_path: Path) -> None:
     first = fill(tmp_path).read_bytes().split(b"\n")[0]
     assert json.loads(first)["turnbench_log"] == 1
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        (("population", "chosen"), 0.5),
+        (("population", "task", "id"), []),
+        (("population", "usage", "model_calls"), None),
+        (("population", "usage", "env_steps"), -1),
+        (("population", "trajectories", 0, "info"), 5),
+        (("population", "trajectories", 0, "final"), None),
+        (("population", "trajectories", 0, "turns", 0, "rew"), float("nan")),
+        (("population", "trajectories", 0, "turns", 0, "rew"), 10**400),
+        (("population", "trajectories", 0, "turns", 0, "act"), 7),
+        (("privileges",), [{}]),
+        (("key", 1), 0.5),
+        (("seconds",), "long"),
+    ],
+)
+def test_edited_values_are_named_as_damage(suite: Any, tmp_path: Path, at: Any, value: Any) -> None:
+    run(suite(1, seeds=[0]), tmp_path, workers=1)
+    header, line = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
+    row = part = json.loads(line)
+    for step in at[:-1]:
+        part = part[step]
+    part[at[-1]] = value
+    (tmp_path / NAME).write_bytes(header + json.dumps(row).encode() + b"\n")
+    with pytest.raises(LogError, match="line 2 is damaged"):
+        list(read_episodes(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("worlds", [7]), ("worlds", []), ("checkpoints", 3), ("suite", None), ("suite", {"envs": ["x"]})],
+)
+def test_an_edited_header_is_a_message(suite: Any, tmp_path: Path, part: str, value: Any) -> None:
+    run(suite(1, seeds=[0]), tmp_path, workers=1)
+    header, line = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
+    (tmp_path / NAME).write_bytes(json_line({**json.loads(header), part: value}) + line)
+    with pytest.raises(LogError, match="line 1 is damaged"):
+        entries_of(tmp_path)
+    if part == "suite":
+        with pytest.raises(LogError, match="line 1 is damaged"):
+            run_page(tmp_path, embed=True)

@@ -262,7 +262,9 @@ def test_score_tells_and_shows_and_resumes(folder, reference, tmp_path, capsys, 
         for k, score in enumerate(line["population"]["scores"]):
             assert scores[f"{agent}/{env}/{task}/{seed}/{k}"] == pytest.approx(score, abs=1e-4)
     page = turnbench("view", tmp_path, "--html", tmp_path / "page.html", capsys=capsys)
-    assert "wrote" in page and "DeepConf tail" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "wrote" in page and "token confidence [nats]" in (tmp_path / "page.html").read_text(
+        encoding="utf-8"
+    )
     monkeypatch.setattr(scored, "reading", None)  # nothing is read again
     again = json.loads(turnbench(*arguments, "--out", tmp_path, "--json", capsys=capsys))
     assert again == told

@@ -17,16 +17,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from turnbench.envs.errors import LogError
 from turnbench.leaderboards.audits import search_fault
-from turnbench.leaderboards.board import write_entries
+from turnbench.leaderboards.board import status, write_entries
+from turnbench.leaderboards.cli import app
 from turnbench.leaderboards.entry import make_entries
 from turnbench.leaderboards.log import json_line, parse_header
 from turnbench.leaderboards.runner import run
+from turnbench.leaderboards.site import build_site
 from turnbench.leaderboards.submit import submit
+from turnbench.leaderboards.suite import load_suite
 from turnbench.leaderboards.trajectories import Digests, parse_episode, write_trajectories
-from turnbench.leaderboards.verify import CHECKS, CODES, Case, Finding, record, verify
+from turnbench.leaderboards.verify import CHECKS, CODES, UNVERIFIABLE, Case, Finding, record, verify
 from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml
 
 ROWS = {
@@ -91,8 +95,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "limits": {"model_calls": 40},
     }
     (folder / "trial.yaml").write_text(dump_yaml(data), encoding="utf-8")
-    from turnbench.leaderboards.suite import load_suite
-
     run(load_suite(str(folder / "trial.yaml")), folder / "run", workers=1)
     entries = submit(folder / "run", folder / "out", {"submitter": {"name": "Ada"}})
     write_entries(entries, folder / "boards")
@@ -547,3 +549,76 @@ def test_any_field_of_any_type_is_an_episode_or_a_log_error(good: Path, value: A
         with suppress(LogError):
             search_fault(parse_episode(json_line(row), "here"), "amc", True)
         node[key] = kept
+
+
+# --- worlds that declare non-determinism -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def moody(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `good`, with a second world whose answers differ each time and that says so."""
+    folder = tmp_path_factory.mktemp("moody")
+    worlds = [{"id": f"standins:{name}-v0", "tasks": 3} for name in ("World", "Moody")]
+    data = {
+        "suite": "trial",
+        "envs": worlds,
+        "models": {"echo": {"backend": "standins:Echo"}},
+        "agents": {"plain": ROWS["plain"]},
+    }
+    (folder / "trial.yaml").write_text(dump_yaml(data), encoding="utf-8")
+    run(load_suite(str(folder / "trial.yaml")), folder / "run", workers=1)
+    write_entries(
+        submit(folder / "run", folder / "out", {"submitter": {"name": "Ada"}}), folder / "boards"
+    )
+    return folder
+
+
+def test_what_declares_non_determinism_is_neither_verified_nor_rejected(
+    moody: Path, tmp_path: Path
+) -> None:
+    forgery = Forgery(tmp_path, moody, "plain")
+    findings = {f.check: f for f in verify(forgery.case())}
+    assert list(findings) == list(CHECKS)  # the other checks are made
+    assert {f.check for f in findings.values() if f.code} == {"replay"}
+    assert findings["replay"].code == UNVERIFIABLE
+    assert (
+        "Moody-v0 declares" in findings["replay"].text and "elsewhere 3 paths" in findings["replay"].text
+    )
+    told = CliRunner().invoke(
+        app,
+        [*("verify", str(forgery.path()), "--suite", str(forgery.suite), "--workers", "0"), "--record"],
+    )
+    assert told.exit_code == UNVERIFIABLE and "neither verified nor rejected" in told.output
+    assert "accepted" not in told.output and not list(forgery.boards.glob("*/verified/*"))
+
+
+def test_a_recorded_verification_cannot_make_it_verified(moody: Path, tmp_path: Path) -> None:
+    forgery = Forgery(tmp_path, moody, "plain")
+    case = forgery.case()
+    record(case, list(verify(case)))
+    assert status(forgery.entry, forgery.path()) == "self-reported"
+
+
+def test_a_fault_in_the_world_that_can_be_replayed_still_rejects(moody: Path, tmp_path: Path) -> None:
+    forgery = Forgery(tmp_path, moody, "plain")
+    row = next(k for k, r in enumerate(forgery.rows) if r["key"][1] == 0)
+    forgery.turns(row)[0]["obs"] += "!"
+    forgery.pack()
+    last = list(verify(forgery.case()))[-1]
+    assert (last.check, last.code) == ("replay", CODES["replay"])
+
+
+def test_a_log_cannot_declare_a_world_non_deterministic(good: Path, tmp_path: Path) -> None:
+    forgery = Forgery(tmp_path, good, "plain")
+    forgery.header["worlds"][0]["nondeterministic"] = True
+    forgery.turns()[0]["rew"] = 1.0
+    forgery.pack()
+    last = list(verify(forgery.case()))[-1]
+    assert (last.check, last.code) == ("protocol", CODES["protocol"])
+
+
+def test_boards_and_pages_carry_the_mark(moody: Path, tmp_path: Path) -> None:
+    build_site(moody / "boards", tmp_path)
+    assert "not replayable" in (tmp_path / "trial.html").read_text(encoding="utf-8")
+    (entry,) = (tmp_path / "trial").glob("plain*.html")
+    assert "standins:Moody-v0 declares itself" in entry.read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ from turnbench.leaderboards.log import NAME, read_episodes, read_header, read_pl
 from turnbench.leaderboards.pages import run_index, run_page
 from turnbench.leaderboards.runner import run
 from turnbench.leaderboards.submit import submit
+from turnbench.leaderboards.suite import Suite
 from turnbench.leaderboards.view import run_folder, server
 
 
@@ -41,7 +42,7 @@ def ask(folder: Path) -> Iterator[Any]:
 
 
 def test_the_index_finds_every_episode(folder: Path) -> None:
-    index, _ = run_index(read_header(folder), read_places(folder))
+    index, _ = run_index(Suite.model_validate(read_header(folder)["suite"]), read_places(folder))
     log = (folder / NAME).read_bytes()
     columns = index["columns"]
     for k, episode in enumerate(read_episodes(folder)):
@@ -55,7 +56,7 @@ def test_the_index_finds_every_episode(folder: Path) -> None:
 def test_an_episode_played_again_is_listed_once(folder: Path) -> None:
     lines = (folder / NAME).read_bytes().splitlines(keepends=True)
     (folder / NAME).write_bytes(b"".join([*lines, lines[1]]))
-    index, _ = run_index(read_header(folder), read_places(folder))
+    index, _ = run_index(Suite.model_validate(read_header(folder)["suite"]), read_places(folder))
     assert len(index["columns"]["at"]) == 8 and index["columns"]["at"][-1] == sum(map(len, lines))
 
 

@@ -216,7 +216,7 @@ def main():
     options = parser.parse_args()
     as_json = options.json
     env = make()
-    for part in () if options.only else (start_and_reset, steps, forks, copies, worlds):
+    for part in () if options.only else (start_and_reset, steps, forks, worlds, copies):
         part(env)
     if options.soak:
         soak(env, options.soak)

@@ -257,7 +257,7 @@ def test_copies_are_bounded_and_dropped_with_the_forks(env, made, monkeypatch):
     assert made["copied"] == 12
     assert len(idle) == 4
     for k, twin in enumerate(twins):  # those whose copy is gone are replayed
-        assert twin.step(f"examine {k}")[-1]["moves"] == k
+        assert twin.step(f"examine {k}")[-1]["moves"] == 2 * k
         twin.close()
     assert 0 < env.counts.replayed < sum(range(12)) and len(idle) <= 3 + 4
     assert not any(world.node is not None and world.node.awaited() for world in idle)

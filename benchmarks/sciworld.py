@@ -111,10 +111,45 @@ def forks(env):
         took = 1000 * cpu_ms([lambda t=twin: t.step("look around") for twin in old])
         assert all(twin.observation == known[0] for twin in old)
         show(f"the parent's action after a fork at depth {depth}", took, "CPU us")
+        world = env._lease.world
+        took = cpu_ms([lambda w=world: forget(w, copy(w))] * 20)
+        show(f"a copy of a world at depth {depth}", took, "CPU ms")
         took = cpu_ms([lambda k=k, t=twin: t.step(f"examine {k}") for k, twin in enumerate(new)])
         show(f"a new action after a fork at depth {depth}", took, "CPU ms")
         for twin in twins:
             twin.close()
+
+
+def copy(world):
+    with world.jvm.calls():
+        world.enter()
+        return world.jvm.copied(world._simulator, world.generator)
+
+
+def forget(world, pair):
+    for one in pair:
+        world.jvm.forget(one)
+
+
+def heap(jvm):
+    """MB of the heap in use, after a collection."""
+    with jvm.calls():
+        runtime = jvm._gateway.jvm.java.lang.Runtime.getRuntime()
+        runtime.gc()
+        return (runtime.totalMemory() - runtime.freeMemory()) / 1e6
+
+
+def copies(env):
+    """What a copy takes of the heap, after 20 turns."""
+    for task in ("boil/25", "mendelian-genetics-known-plant/60"):
+        reset(env, task)
+        for k in range(20):
+            env.step(f"examine {k}")
+        world = env._lease.world
+        before, kept = heap(world.jvm), [copy(world) for _ in range(50)]
+        show(f"heap for a copy of {task}", (heap(world.jvm) - before) / len(kept), "MB")
+        for pair in kept:
+            forget(world, pair)
 
 
 def worlds(env):
@@ -136,7 +171,10 @@ def soak(env, episodes):
         other = make()
         reset(other, task)
         other.step("look around")
+        twin = other.fork()
         other.step(f"examine {episode}")
+        twin.step(f"look at {episode}")
+        twin.close()
         other.close()
         if episode % (episodes // 20) == episodes // 20 - 1:
             show(f"after {episode + 1} episodes: memory of Python", memory("self"), "MB", "flat")
@@ -178,7 +216,7 @@ def main():
     options = parser.parse_args()
     as_json = options.json
     env = make()
-    for part in () if options.only else (start_and_reset, steps, forks, worlds):
+    for part in () if options.only else (start_and_reset, steps, forks, worlds, copies):
         part(env)
     if options.soak:
         soak(env, options.soak)

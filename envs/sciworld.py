@@ -22,8 +22,8 @@ from turnbench.envs.core import Step, TextEnv, mix
 from turnbench.envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from turnbench.envs.sciworld_jvm import Node
     from turnbench.envs.sciworld_pool import Lease
+    from turnbench.envs.sciworld_states import Node, Stay
 
 INSTRUCTIONS = """\
 You are a lab assistant who solves science tasks in a simulated house by typing commands. After each \
@@ -114,6 +114,7 @@ class ScienceWorld(TextEnv):
         self._suffix = tasks_.variant(self.simplifications, step_limit)
         self._lease: Lease | None = None
         self._node: Node | None = None
+        self._stay: Stay | None = None
 
     def tasks(self, split: str) -> Sequence[str]:
         """Ids of the split's tasks that belong to the wanted types and that can start."""
@@ -150,12 +151,14 @@ class ScienceWorld(TextEnv):
     def _reset(self, task: str) -> str:
         spec = tasks_.read_task(task, self.simplifications, self._suffix)
         self._node = self._leased().start(spec)
+        self._stay = self._node.stay()
         return self._node.result.observation
 
     def _step(self, action: str) -> Step:
         assert self._node is not None
         before = self._node.result.score
         lease = self._leased()
+        self._stay = None
         self._node, replayed = lease.advance(self._node, action)
         self.counts.replayed += replayed
         observation, score, completed, moves = self._node.result
@@ -166,6 +169,10 @@ class ScienceWorld(TextEnv):
 
     def fork(self) -> Self:
         """A copy, in constant time: its world is made when it first does what nobody did before it."""
+        if self._lease is not None:
+            self._lease.release()  # for whoever goes on first
+        if self._node is not None:
+            self._stay = self._node.stay()
         twin = self._shallow_copy()
         twin._lease = None
         return twin
@@ -173,6 +180,7 @@ class ScienceWorld(TextEnv):
     def close(self) -> None:
         """Give the world back; with the last environment the Java processes end."""
         lease, self._lease = self._lease, None
+        self._stay = None
         if lease is not None:
             lease.close()
 

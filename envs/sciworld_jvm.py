@@ -1,9 +1,10 @@
-"""Live ScienceWorld simulators: a Java process, the worlds in it, and the states they go through.
+"""Live ScienceWorld simulators: a Java process, and the worlds in it.
 
 The simulator is Scala code, reached through py4j. One Java process holds many worlds. What they share
 there would make a world depend on its neighbours: a random generator and a counter of object numbers
 are exchanged whenever another world is played (`Jvm.switch`), and the simplifications, also global,
-choose the process (`Spec.lane`). sciworld_pool.py decides which world is played where.
+choose the process (`Spec.lane`). A world is copied there by data/sciworld/WorldCopy.java.
+sciworld_pool.py decides which world is played where.
 """
 
 import importlib.util
@@ -15,12 +16,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway, find_jar_path
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from turnbench.envs.errors import ConfigError, EnvError, ForkError, TurnbenchError
+from turnbench.envs.sciworld_states import Node, Result
 from turnbench.envs.sciworld_tasks import MISSING, Spec
 
 Lane = tuple[str, bool]
@@ -38,7 +40,12 @@ JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
     "-Dfile.encoding=UTF-8",
+    # A world's random generator is copied with it.
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "--add-opens=java.base/java.util.concurrent.atomic=ALL-UNNAMED",
 )
+COPIER = Path(__file__).parent / "data" / "sciworld"
+"""Where the compiled class is that copies worlds."""
 SPECIAL = frozenset({"help", "objects", "task"})
 JAVA_BLANKS = "".join(map(chr, range(33)))
 UNKNOWN = (  # what the shell says where the simulator says nothing
@@ -54,50 +61,6 @@ class JvmLost(EnvError):
 
 class JvmGone(JvmLost):
     """It was lost in somebody else's call, before this one began."""
-
-
-# --- states ------------------------------------------------------------------------------------------
-
-
-class Result(NamedTuple):
-    """What the simulator answers: text, score (-100 to 100), whether the task is over, moves made."""
-
-    observation: str
-    score: int
-    completed: bool
-    moves: int
-
-
-class Node:
-    """A state: the result on arrival, and the states that actions lead to from here."""
-
-    __slots__ = ("action", "children", "parent", "result", "root", "size", "spec")
-
-    def __init__(
-        self, spec: Spec, result: Result, parent: "Node | None" = None, action: str = ""
-    ) -> None:
-        self.spec, self.result, self.parent, self.action = spec, result, parent, action
-        self.root: Node = self if parent is None else parent.root
-        self.children: dict[str, Node] = {}
-        self.size = len(action) + len(result.observation)
-
-    def add(self, action: str, result: Result) -> "Node":
-        """The state that `action` leads to."""
-        child = self.children.setdefault(action, Node(self.spec, result, self, action))
-        self.root.size += child.size
-        return child
-
-    def since(self, start: "Node | None") -> "list[Node] | None":
-        """The states after `start` up to this one; None where `start` doesn't lead here."""
-        path: list[Node] = []
-        node: Node | None = self
-        while node is not None and node is not start:
-            path.append(node)
-            node = node.parent
-        return path[::-1] if node is start else None
-
-
-# --- the Java process ------------------------------------------------------------------------------
 
 
 def java_command() -> str:
@@ -180,7 +143,7 @@ class Jvm:
 
     def _start(self) -> None:
         jar = jar_path()
-        classpath = os.pathsep.join((find_jar_path(), str(jar)))
+        classpath = os.pathsep.join((find_jar_path(), str(jar), str(COPIER)))
         launch = ("py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0")
         command = [java_command(), *JVM_OPTIONS, "-cp", classpath, *launch]
         pipe, together = subprocess.PIPE, subprocess.STDOUT
@@ -233,16 +196,27 @@ class Jvm:
         """A new simulator; making one draws from the current world's generator and numbers."""
         return self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
 
+    def copied(self, simulator: Any, generator: Any) -> tuple[Any, Any]:
+        """Deep copies of a simulator and its generator. Raises Py4JJavaError for what has none."""
+        pair = self._gateway.jvm.WorldCopy.copy(simulator, generator)
+        copies = pair[0], pair[1]
+        self.forget(pair)
+        return copies
+
     def forget(self, java_object: Any) -> None:
         """Let Java's collector have an object."""
         self._gateway.detach(java_object)
+
+    def numbered(self) -> int:
+        """How many objects the world that is played now has numbered."""
+        return int(self._counter.count())
 
     def switch(self, world: "World") -> None:
         """Give `world` its own random generator and object numbers."""
         if self._current is world:
             return
         if self._current is not None:
-            self._current.count = self._counter.count()
+            self._current.count = self.numbered()
         self._generator_field.set(self._random, world.generator)
         getattr(self._counter, "count_$eq")(world.count)
         self._current = world
@@ -295,18 +269,39 @@ class World:
     def open(self, spec: Spec, gold: bool = False) -> Result:
         """Load a task and look around, as the published environments do."""
         self.node = None
-        if self._agent is not None:
-            self.jvm.forget(self._agent)
-            self._agent = None
+        self._forget("_agent")
         problem = self._simulator.load(spec.task, spec.variation, spec.simplifications, gold)
         if problem:
             raise EnvError(f"ScienceWorld can't load {spec}: {problem}")
-        option = self._simulator.agentInterface()
-        self._agent = option.get()
-        self.jvm.forget(option)
+        self._find_agent()
         getattr(self._simulator, "taskMaker_$eq")(None)  # 12 MB that only loading needs
         seen = self.play("look around", Result("", 0, False, 0))
         return seen._replace(observation=f"{self._simulator.getTaskDescription()}\n{seen.observation}")
+
+    def _find_agent(self) -> None:
+        option = self._simulator.agentInterface()
+        self._agent = option.get()
+        self.jvm.forget(option)
+
+    def _forget(self, *names: str) -> None:
+        """Let Java's collector have what these attributes hold."""
+        for name in names:
+            if getattr(self, name) is not None:
+                self.jvm.forget(getattr(self, name))
+                setattr(self, name, None)
+
+    def become(self, other: "World") -> bool:
+        """Be a copy of the world that is played in this process now; False where it has none."""
+        self.node = None
+        try:
+            simulator, generator = self.jvm.copied(other._simulator, other.generator)
+        except Py4JJavaError:  # it holds what can't be copied
+            return False
+        self._forget("_agent", "_simulator", "generator")
+        self._simulator, self.generator, self.count = simulator, generator, self.jvm.numbered()
+        self._find_agent()
+        self.node = other.node
+        return True
 
     def play(self, action: str, before: Result) -> Result:
         """Play an action; `before` is the result of the last one.

@@ -1,10 +1,11 @@
 """The pool of live ScienceWorld simulators, and what is known without them.
 
 A world is a function of its task and its actions. So a tree keeps what each action led to (`Node`):
-what was played before is answered from there, and only a new action needs a live world, which is
-brought to its place by replaying what it has missed. Worlds that nobody holds are kept for a while
-where they stand, because forks go on from there. A Java process that dies or hangs is replaced, and
-the worlds that were in it are made again when they are next needed, in the same way.
+what was played before is answered from there, and only a new action needs a live world. Worlds that
+nobody holds are kept for a while where they stand, because forks go on from there; a world that
+leaves a state where another environment stands leaves a copy. Where none is left, a world is brought
+to its place by replaying what it has missed. A Java process that dies or hangs is replaced, and the
+worlds that were in it are made again when they are next needed, in the same way.
 """
 
 import _thread
@@ -16,7 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from turnbench.envs.sciworld_jvm import Jvm, JvmGone, JvmLost, Lane, Node, World
+from turnbench.envs.sciworld_jvm import Jvm, JvmGone, JvmLost, Lane, World
+from turnbench.envs.sciworld_states import Node
 from turnbench.envs.sciworld_tasks import Spec
 
 T = TypeVar("T")
@@ -25,6 +27,8 @@ WORLDS_PER_JVM = 128
 """A world takes about 0.4 MB of the heap."""
 IDLE_WORLDS = 32
 """How many worlds of a lane that nobody holds are kept where they stood."""
+AWAITED_WORLDS = 128
+"""How many more are kept where an environment stands."""
 TREES = 64
 TREE_SIZE = 1_000_000
 """How many tasks' trees are kept, and how many characters one may hold before it is begun anew."""
@@ -97,12 +101,20 @@ class Pool:
                 world = min(fits, key=lambda fit: fit[0])[1]
                 idle.remove(world)
                 return world
-            blank = next((w for w in idle if w.node is None), None)
-            if blank is None and len(idle) < IDLE_WORLDS:
-                return self._new(spec.lane)
-            world = blank or idle[0]
+            return self._spent(idle) or self._new(spec.lane)
+
+    def _spent(self, idle: list[World], jvm: Jvm | None = None, full: bool = False) -> World | None:
+        """A world (of a process) to be used for something else; None where there is room for more."""
+        spent = [w for w in idle if w.node is None or not w.node.awaited()]
+        many = full or len(spent) >= IDLE_WORLDS
+        fits = [w for w in spent if jvm in (None, w.jvm) and (many or w.node is None)]
+        if not fits and len(idle) - len(spent) >= AWAITED_WORLDS:
+            fits = [w for w in idle if jvm in (None, w.jvm)]
+        world = min(fits, key=lambda w: w.node is not None, default=None)
+        if world is not None:
             idle.remove(world)
-            return world
+            world.node = None
+        return world
 
     def _new(self, lane: Lane) -> World:
         jvms = self._jvms.setdefault(lane, [])
@@ -112,6 +124,34 @@ class Pool:
             jvms.append(room)
         room.worlds += 1
         return World(room)
+
+    def nearer(self, world: World, target: Node | None) -> World:
+        """Instead of a taken world, one that was left at `target` in its process meanwhile, if any."""
+        with self._lock:
+            idle = self._idle.get(world.jvm.lane, [])
+            here = [w for w in idle if w.node is target and w.jvm is world.jvm]
+            if target is None or world.node is target or not here:
+                return world
+            idle.remove(here[0])
+            idle.append(world)
+            return here[0]
+
+    def leave_copy(self, world: World) -> None:
+        """Before a world goes on: leave a copy of it where it stands, if somebody else stands there."""
+        node, jvm = world.node, world.jvm
+        with self._lock:
+            idle = self._idle.setdefault(jvm.lane, [])
+            if node is None or not node.awaited() or any(w.node is node for w in idle):
+                return
+            full = jvm.worlds >= WORLDS_PER_JVM
+            spare = self._spent(idle, jvm, full)
+            if spare is None:
+                if full:
+                    return
+                jvm.worlds += 1
+                spare = World(jvm)
+        spare.become(world)
+        self.release(spare)
 
     def release(self, world: World | None) -> None:
         """Take a world back, to be lent out again from where it stands."""
@@ -231,7 +271,9 @@ class Lease:
         world = self.world = POOL.take(spec, target)
         try:
             with world.jvm.calls():
+                world = self.world = POOL.nearer(world, target)
                 world.enter()
+                POOL.leave_copy(world)
                 return work(world)
         except JvmLost:
             self.world = None
@@ -241,6 +283,8 @@ class Lease:
 
 def _play(world: World, node: Node, action: str) -> tuple[Node, int]:
     replayed = world.go_to(node)
+    if replayed:
+        POOL.leave_copy(world)
     world.node = None  # in case of failure
     world.node = node.add(action, world.play(action, node.result))
     return world.node, replayed

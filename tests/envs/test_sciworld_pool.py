@@ -1,12 +1,16 @@
 """The pool of ScienceWorld simulators: forks, lost processes, leaks."""
 
 import gc
+import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -99,7 +103,7 @@ def test_a_fork_costs_nothing_until_it_does_something_new(env, monkeypatch):
         assert [twin.step("wait1") for twin in twins] == [said] * 5
     assert env.counts.replayed == before and env.counts.forks == 5
     assert twins[0].step("look around")[0] == env.step("look around")[0]
-    assert env.counts.replayed == before + len(PATH) + 1
+    assert env.counts.replayed == before + 1  # from the state where it was forked
     for twin in twins:
         twin.close()
 
@@ -107,12 +111,186 @@ def test_a_fork_costs_nothing_until_it_does_something_new(env, monkeypatch):
 def test_a_fork_goes_on_in_the_world_that_its_parent_left(env):
     for action in PATH:
         env.step(action)
-    twin = env.fork()
     world = env._lease.world
+    twin = env.fork()
     env.reset(seed=0, options={"task": TASK})
     twin.step("wait")
     assert twin._lease.world is world and env.counts.replayed == 0
     twin.close()
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """How many worlds have been loaded, and how many copied."""
+    counts = Counter()
+    load, copy = sciworld_jvm.World.open, sciworld_jvm.World.become
+
+    def counted_load(world, *args, **kwargs):
+        counts["loaded"] += 1
+        return load(world, *args, **kwargs)
+
+    def counted_copy(world, other):
+        done = copy(world, other)
+        counts["copied" if done else "refused"] += 1
+        return done
+
+    monkeypatch.setattr(sciworld_jvm.World, "open", counted_load)
+    monkeypatch.setattr(sciworld_jvm.World, "become", counted_copy)
+    return counts
+
+
+@pytest.mark.parametrize("parent_first", [True, False])
+def test_forks_that_each_do_something_new_load_and_replay_nothing(env, made, parent_first):
+    for action in PATH:
+        env.step(action)
+    twins = [env.fork() for _ in range(15)]
+    everybody = [env, *twins] if parent_first else [*twins, env]
+    for k, one in enumerate(everybody):
+        assert one.step(f"examine {k}")[-1]["moves"] == env._node.result.moves
+    assert made == {"copied": 15} and env.counts.replayed == 0  # the last one goes on in the last copy
+    for twin in twins:
+        twin.close()
+
+
+def test_forks_in_threads_load_nothing(env, made):
+    for action in PATH:
+        env.step(action)
+    twins = [env.fork() for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda k: twins[k].step(f"examine {k}"), range(6)))
+    assert made == {"copied": 6} and env.counts.replayed == 0
+    for twin in twins:
+        twin.close()
+
+
+def test_a_state_without_its_world_is_replayed_once_for_all_its_forks(env, made):
+    for action in PATH:
+        env.step(action)
+    twins = [env.fork() for _ in range(5)]
+    kill_all()
+    for k, twin in enumerate(twins):
+        assert twin.step(f"examine {k}")[0] == env.fork().step(f"examine {k}")[0]
+    assert made["loaded"] == 1 and env.counts.replayed == len(PATH)
+    for twin in twins:
+        twin.close()
+
+
+def test_a_killed_process_takes_its_copies_with_it_and_all_go_on(env, made):
+    for action in PATH:
+        env.step(action)
+    twins = [env.fork() for _ in range(3)]
+    for turn, action in enumerate(("wait1", "objects", "look around")):
+        for k, twin in enumerate(twins):
+            twin.step(f"{action}" if k else f"examine {turn}")
+        kill_all()
+    want = make()
+    POOL._trees.clear()
+    want.reset(seed=0, options={"task": TASK})
+    said = [want.step(action) for action in twins[0].history]
+    assert said[-1][0] == twins[0].observation
+    assert twins[0].step("inventory") == want.step("inventory")
+    assert made["refused"] == 0
+    for one in (*twins, want):
+        one.close()
+
+
+COPIED = (
+    "mendelian-genetics-known-plant/60",
+    "power-component/3",
+    "grow-fruit/20",
+    "chemistry-mix/5",
+    "boil/25",
+)
+DEEDS = ("open door to hallway", "go to hallway", "open door to workshop", "go to workshop", "wait1")
+ASIDE = ("pick up battery", "move battery to floor", "connect battery to red wire", "wait1", "objects")
+
+
+@pytest.mark.parametrize("task", COPIED)
+def test_a_copied_world_goes_on_as_a_replayed_one(env, made, task):
+    """From each depth, while the parent goes on otherwise in between."""
+    env.reset(seed=0, options={"task": task})
+    played, said = [], []
+    for action in DEEDS:
+        twin = env.fork()
+        first = twin.step(ASIDE[0])
+        said.append(env.step(action))
+        played.append((twin.history, [*said[:-1], first, *(twin.step(one) for one in ASIDE[1:])]))
+        twin.close()
+    played.append((env.history, said))
+    assert made == {"loaded": 1, "copied": len(DEEDS)} and env.counts.replayed == 0
+    for history, answers in played:
+        POOL._trees.clear()
+        anew = make()
+        anew.reset(seed=0, options={"task": task})
+        assert [anew.step(action) for action in history] == answers
+        anew.close()
+
+
+def test_what_cannot_be_copied_is_replayed(env, made, monkeypatch):
+    """A lock stands for all of Java's classes that nobody has looked at."""
+    for action in PATH:
+        env.step(action)
+    copied = sciworld_jvm.Jvm.copied
+
+    def with_a_lock(jvm, simulator, generator):
+        lock = jvm._gateway.jvm.java.util.concurrent.locks.ReentrantLock()
+        return copied(jvm, simulator, lock)
+
+    monkeypatch.setattr(sciworld_jvm.Jvm, "copied", with_a_lock)
+    twin = env.fork()
+    assert env.step("wait1") == twin.step("wait1")
+    assert twin.step("inventory")[0] == env.step("inventory")[0]
+    assert made["copied"] == 0 and made["refused"] and made["loaded"] == 1
+    assert env.counts.replayed == len(PATH) + 1
+    twin.close()
+
+
+def test_copies_are_bounded_and_dropped_with_the_forks(env, made, monkeypatch):
+    monkeypatch.setattr(sciworld_pool, "IDLE_WORLDS", 3)
+    monkeypatch.setattr(sciworld_pool, "AWAITED_WORLDS", 4)
+    monkeypatch.setattr(POOL, "_idle", {})
+    twins = []
+    for _ in range(12):
+        twins.append(env.fork())
+        env.step("wait1")
+    idle = POOL._idle[("", False)]
+    assert made["copied"] == 12
+    assert len(idle) == 4
+    for k, twin in enumerate(twins):  # those whose copy is gone are replayed
+        assert twin.step(f"examine {k}")[-1]["moves"] == 2 * k
+        twin.close()
+    assert 0 < env.counts.replayed < sum(range(12)) and len(idle) <= 3 + 4
+    assert not any(world.node is not None and world.node.awaited() for world in idle)
+
+
+def test_a_full_process_has_no_room_for_copies(env, made, monkeypatch):
+    for action in PATH:
+        env.step(action)
+    world = env._lease.world
+    monkeypatch.setattr(sciworld_pool, "WORLDS_PER_JVM", 1)
+    monkeypatch.setattr(POOL, "_idle", {})
+    twin = env.fork()
+    env.step("wait1")
+    assert env._lease.world is world and made == {}
+    assert twin.step("look around")[0].startswith("This room") and twin.counts.replayed == len(PATH)
+    twin.close()
+
+
+def test_the_compiled_copier_is_of_the_source_beside_it(tmp_path):
+    folder = sciworld_jvm.COPIER
+    sums = dict(line.split()[::-1] for line in (folder / "SHA256SUMS").read_text("utf-8").splitlines())
+    files = {path.name: path.read_bytes() for path in folder.glob("WorldCopy*")}
+    assert {name: hashlib.sha256(data).hexdigest() for name, data in files.items()} == sums
+    javac = shutil.which("javac")
+    if (
+        javac is None
+        or " 17." not in subprocess.run([javac, "--version"], capture_output=True, text=True).stdout
+    ):
+        return  # another compiler may write another class
+    command = [javac, "--release", "11", "-d", str(tmp_path), str(folder / "WorldCopy.java")]
+    subprocess.run(command, check=True, capture_output=True)
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert made == {name: data for name, data in files.items() if name.endswith(".class")}
 
 
 def test_replay_for_effect_is_as_play(env):
@@ -132,6 +310,7 @@ def test_a_world_that_answers_otherwise_is_an_error(env):
         env.step(action)
     twin = env.fork()
     twin._node.result = twin._node.result._replace(observation="something else")
+    kill_all()  # else the twin goes on where its parent stood
     with pytest.raises(ForkError, match="something else"):
         twin.step("inventory")
     twin.close()

@@ -2,8 +2,13 @@
 
 Both sides run on one CPU thread, in turns, over the same padded tokens of the same random network: the
 bare side a forward pass with logits for every token, a mean log-likelihood and a backward pass.
+
+Where TRL is installed (pip install trl==1.16.0), its GRPOTrainer stands beside them: its own loss on the
+same tokens, with all behind the first observation as the completion and its mask of what tools said, then
+a backward pass, clipping and AdamW, which are what a step of ours does too. Sampling is left out of all.
 """
 
+import importlib.util
 import statistics
 import tempfile
 import time
@@ -80,6 +85,55 @@ def begin(kind: type[Common], network: str, out: Path, critic: Any) -> Run:
     return Run(settings, out, critic, 1e-4)
 
 
+def trl_step(network: str, out: Path, batch: Batch) -> Callable[[], object] | None:
+    """A step of TRL's GRPO on a batch; None where TRL isn't installed."""
+    if importlib.util.find_spec("trl") is None:
+        return None
+    from datasets import IterableDataset  # type: ignore[import-not-found]
+    from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found]
+
+    args = GRPOConfig(
+        output_dir=str(out),
+        per_device_train_batch_size=len(batch),
+        num_generations=8,
+        beta=0.0,
+        learning_rate=1e-6,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to=[],
+        max_steps=1,
+    )
+    trainer = GRPOTrainer(
+        model=network,
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        args=args,
+        train_dataset=IterableDataset.from_generator(lambda: iter([{"prompt": "5"}] * len(batch))),
+    )
+    trainer.create_optimizer()
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    said = batch.acts[:, SEEN:].long()
+    inputs = {
+        "prompt_ids": batch.ids[:, :SEEN],
+        "prompt_mask": torch.ones_like(batch.ids[:, :SEEN]),
+        "completion_ids": batch.ids[:, SEEN:],
+        "completion_mask": torch.ones_like(said),
+        "tool_mask": said,
+        "advantages": torch.ones(len(batch)),
+        "old_per_token_logps": torch.full(said.shape, -8.0),
+        "num_items_in_batch": said.sum(),
+    }
+
+    def step() -> None:
+        trainer._compute_loss(trainer.model, inputs).backward()
+        torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad()
+
+    return step
+
+
 def seconds(sides: dict[str, Callable[[], object]], times: int) -> dict[str, list[float]]:
     """Durations of each side, in turns, after one that isn't counted."""
     found: dict[str, list[float]] = {name: [] for name in sides}
@@ -105,14 +159,15 @@ def measure(times: int) -> list[Figure]:
             torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch.ids[:, 1:]).backward()
             bare.zero_grad()
 
-        taken = seconds(
-            {
-                "bare": bare_step,
-                "grpo": lambda: grpo_step(grpo, batch),
-                "mpo": lambda: mpo_step(mpo, batch),
-            },
-            times,
-        )
+        sides: dict[str, Callable[[], object]] = {
+            "bare": bare_step,
+            "grpo": lambda: grpo_step(grpo, batch),
+            "mpo": lambda: mpo_step(mpo, batch),
+        }
+        theirs = trl_step(network, Path(folder) / "trl", batch)
+        if theirs is not None:
+            sides["TRL's grpo"] = theirs
+        taken = seconds(sides, times)
         for run in (grpo, mpo):
             run.sampler.close()
         credit = statistics.median(seconds({"credit": big_credit()}, times)["credit"])
@@ -121,6 +176,9 @@ def measure(times: int) -> list[Figure]:
         Figure(f"{name} step over bare forward and backward", ratio(taken, name), "x", most=1.1)
         for name in ("grpo", "mpo")
     ]
+    if theirs is not None:
+        name = "TRL's GRPO step over bare forward and backward"
+        figures.append(Figure(name, ratio(taken, "TRL's grpo"), "x"))
     step = base * 64 * 4096 / batch.ids.numel()
     return [
         *figures,

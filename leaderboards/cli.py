@@ -307,7 +307,8 @@ def _show(folder: Path, boards: Path | None) -> list[str]:
     from turnbench.leaderboards.table import table
 
     entries = entries_of(folder)
-    console().print(table(entries))
+    screen = console()
+    screen.print(table(entries, screen.width))
     if boards is not None:
         try:
             for path in write_entries((e for e in entries if e["complete"]), boards):

@@ -77,9 +77,12 @@ def verify(
 
     Example: turnbench verify leaderboards/boards/quickstart/ENTRY.yaml --log ENTRY.jsonl.gz
     """
+    from turnbench.leaderboards.log import existing
     from turnbench.leaderboards.verify import UNVERIFIABLE, Case, record
     from turnbench.leaderboards.verify import verify as checks_of
 
+    for path in filter(None, (entry, log, suite)):
+        existing(path)
     case = Case(entry, log, suite, seconds=seconds)
     if workers is not None:
         case.workers = workers

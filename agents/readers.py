@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from turnbench.agents import check_options, shipped_path
+from turnbench.agents.servers import server_address, server_key
 from turnbench.agents.spans import Host, Pair, check_ids, fit, hosts_of
 from turnbench.agents.transcripts import Conversation, Form, Scribe
 from turnbench.envs.errors import ConfigError, ModelError, UnknownName
@@ -116,8 +117,6 @@ class ServerReader:
         max_in_flight: int = 8,
     ) -> None:
         self.model, self.name = model, model
-        from turnbench.agents.api import server_address, server_key
-
         endpoint = server_address(base_url)
         self._key = server_key(api_key_env, endpoint)
         self._url, self.timeout = f"{endpoint}/completions", timeout

@@ -12,6 +12,7 @@ from turnbench.leaderboards import scoring_parts as parts
 if TYPE_CHECKING:
     from turnbench.leaderboards.scored import Rated
 
+WAYS = "bottom10, last, max, mean, min, position or sum"
 Source = Annotated[
     Path,
     typer.Argument(
@@ -26,8 +27,8 @@ Policy = Annotated[
     ),
 ]
 Reference = Annotated[str, typer.Option(help="checkpoint folder of the reference")]
-Token = Annotated[str, typer.Option(help="how tokens make a turn's number")]
-Turn = Annotated[str, typer.Option(help="how turns make a path's score")]
+Token = Annotated[str, typer.Option(help=f"how tokens make a turn's number: {WAYS}")]
+Turn = Annotated[str, typer.Option(help=f"how turns make a path's score: {WAYS}")]
 Order = Annotated[
     str, typer.Option(help="aggregate the 'difference' of log-probs, or take that of 'aggregates'")
 ]
@@ -79,7 +80,7 @@ def score(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Score logged turns: numbers by turn, best-of-N, AUROC, failure attribution.
+    """Score logged turns after the fact. Gives numbers by turn, best-of-N, AUROC, failure attribution.
 
     With a reference: Progress Advantage. With a policy: confidence as well. With the folder of a trained value
     function as --scorer: the return it expects after each turn. In --out stand the numbers by
@@ -133,7 +134,8 @@ def references(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Try references: one half of the tasks chooses, the other tells what the choice is worth.
+    """Try references for Progress Advantage. One half of the tasks chooses, the other tells what the
+    choice is worth.
 
     Example: turnbench references runs/mine --policy runs/rl/model --reference sft=turnbench/tiny --alphas 0.25,0.5
     """
@@ -170,7 +172,7 @@ def threshold(
         float, typer.Option(min=0, max=1, help="share of successes that may be flagged")
     ] = 0.1,
     running: Annotated[
-        str, typer.Option(help="how the turns so far make the running score")
+        str, typer.Option(help=f"how the turns so far make the running score: {WAYS}")
     ] = "mean",
     after: Annotated[int, typer.Option(min=1, help="turns before the first judgement")] = 2,
     token: Token = "mean",
@@ -182,7 +184,7 @@ def threshold(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Choose the threshold of the agent `monitor`, on a run of a train split.
+    """Choose the threshold of the agent `monitor`. The run must be of a train split.
 
     Example: turnbench threshold runs/train --reference turnbench/tiny --false-alarms 0.1
     """

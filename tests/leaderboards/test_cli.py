@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from turnbench.agents.turn_scores import AGGREGATES
 from turnbench.leaderboards.cli import app
 from turnbench.leaderboards.log import NAME
 from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml
@@ -76,6 +77,20 @@ def trial(spec: Any, tmp_path: Path) -> str:
 def test_help_shows_an_example(turn: Command, command: str) -> None:
     code, out, _ = turn(command, "--help")
     assert code == 0 and f"Example: turnbench {command}" in out
+
+
+@pytest.mark.parametrize("command", ["score", "references", "threshold"])
+def test_help_names_every_way_to_aggregate(turn: Command, command: str) -> None:
+    _, out, _ = turn(command, "--help")
+    for option in ("--token", "--running" if command == "threshold" else "--turn"):
+        told = " ".join(out.partition(option)[2].partition("[default")[0].split())
+        names = told.partition(":")[2].replace(" or ", ", ").split(",")
+        assert {name.strip() for name in names} == {*AGGREGATES}
+
+
+def test_no_command_is_cut_short_in_the_list(turn: Command) -> None:
+    _, out, _ = turn("--help")
+    assert "..." not in out.partition("Commands:")[2]
 
 
 def test_help_names_every_command_and_exit_code(turn: Command) -> None:

@@ -174,6 +174,8 @@ class Metered:
 
 def _bill(answer: Answer) -> Usage:
     """What an answer cost; a call that failed was a call, but for a prompt that is too long to be sent."""
+    if isinstance(answer, Completion):
+        return answer.usage
     if answer.usage is not None:
         return answer.usage
     if answer.outcome is Outcome.TRUNCATED:

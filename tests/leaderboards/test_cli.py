@@ -83,7 +83,7 @@ def test_help_shows_an_example(turn: Command, command: str) -> None:
 def test_help_names_every_way_to_aggregate(turn: Command, command: str) -> None:
     _, out, _ = turn(command, "--help")
     for option in ("--token", "--running" if command == "threshold" else "--turn"):
-        told = " ".join(out.partition(option)[2].partition("[default")[0].split())
+        told = " ".join(out.partition(f"{option} <")[2].partition("[default")[0].split())
         names = told.partition(":")[2].replace(" or ", ", ").split(",")
         assert {name.strip() for name in names} == {*AGGREGATES}
 

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import random
-import re
 import threading
 import time
 import warnings
@@ -13,7 +11,6 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 import openai
@@ -22,13 +19,22 @@ from turnbench.agents.cache import ResponseCache
 from turnbench.agents.loop import BackgroundLoop
 from turnbench.agents.model import Answer, Completion, Prompt, Sampling
 from turnbench.agents.prices import load_prices
-from turnbench.agents.replies import Raw, Refused, Retry, read_answer, read_error, split_choices
+from turnbench.agents.replies import (
+    Raw,
+    Refused,
+    Retry,
+    read_answer,
+    read_error,
+    spent,
+    split_choices,
+    with_bill,
+)
 from turnbench.agents.retry import pause, reason
+from turnbench.agents.servers import server_address, server_key
 from turnbench.agents.tools import conversation_key, message_row
 from turnbench.envs.errors import ConfigError, ModelError
-from turnbench.envs.record import Failure, Json, Outcome
+from turnbench.envs.record import Failure, Json, Outcome, Usage
 
-OPENAI = "https://api.openai.com/v1"
 NEWER_LIMIT = "max_completion_tokens"
 ADVICE = {
     "logprobs": "set logprobs: false, or use a server that gives them",
@@ -200,7 +206,7 @@ class ApiModel:
         if isinstance(reply, Refused):
             raise ModelError(self._advice(reply))
         if isinstance(reply, Failure):
-            return [reply] * len(group)
+            return [reply, *[replace(reply, usage=None)] * (len(group) - 1)]
         if len(reply) == len(group):
             return reply
         self.share = False  # the server took no notice of `n`
@@ -210,17 +216,22 @@ class ApiModel:
     async def _insist(
         self, group: Sequence[Prompt], sampling: Sampling
     ) -> list[Answer] | Failure | Refused:
-        """Ask until the reply is final, or no try or no time is left."""
-        deadline, tries = time.monotonic() + self.timeout, 0
+        """Ask until the reply is final, or no try or no time is left. Its first answer is billed for
+        the tries that came to nothing.
+        """
+        deadline, tries, lost = time.monotonic() + self.timeout, 0, Usage()
         while True:
             reply = await self._ask(group, sampling, deadline)
+            if isinstance(reply, list):
+                return [with_bill(reply[0], lost), *reply[1:]]
             if not isinstance(reply, Retry):
-                return reply
+                return reply if isinstance(reply, Refused) else with_bill(reply, lost)
+            lost += reply.spent
             wait = pause(tries, reply.after, self._jitter)
             tries += 1
             if tries > self.max_retries or time.monotonic() + wait > deadline:
                 tried = f"(try {tries} of {self.max_retries + 1})"
-                return Failure(Outcome.INFRA_ERROR, f"{reply.cause} {tried}")
+                return with_bill(Failure(Outcome.INFRA_ERROR, f"{reply.cause} {tried}"), lost)
             await asyncio.sleep(wait)
 
     async def _ask(
@@ -246,6 +257,8 @@ class ApiModel:
         answers: list[Answer] = []
         for prompt, text in zip(group, split_choices(raw.text, len(group)), strict=False):
             reply = read_answer(text, self.logprobs, self.price, bool(prompt.tools))
+            if isinstance(reply, Retry):
+                reply = replace(reply, spent=spent(raw.text, self.price))
             if isinstance(reply, Retry | Refused):
                 return self._redacted(reply)
             answers.append(self._kept(prompt, sampling, reply, text))
@@ -354,36 +367,6 @@ def _extra(fields: Mapping[str, Any]) -> Json:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"extra can't be sent as JSON: {error}") from error
     return dict(fields)
-
-
-def server_address(base_url: str | None) -> str:
-    """The server's address: given, or from the environment, or OpenAI's. Raises ConfigError."""
-    url = (base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI).strip().rstrip("/")
-    parts = urlsplit(url)
-    if "@" in parts.netloc or parts.query:
-        raise ConfigError("base_url holds a password or a query; a key belongs into the environment")
-    host = re.fullmatch(r"(\[[0-9a-f:]+\]|[^\s:]+)(:\d+)?", parts.netloc)
-    if parts.scheme not in ("http", "https") or not host:
-        raise ConfigError(f"base_url is {url!r}; an address like http://localhost:8000/v1 is wanted")
-    return url
-
-
-def server_key(variable: str, endpoint: str) -> str:
-    """The key from the environment; empty for a server that may need none.
-
-    No message here quotes a value: a key may stand where the variable's name belongs.
-    """
-    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable):
-        raise ConfigError("api_key_env is the name of an environment variable, in capitals, not a key")
-    key = os.environ.get(variable, "").strip()
-    if not all("!" <= character <= "~" for character in key):
-        raise ConfigError(f"the key in the environment variable {variable} has blanks or odd characters")
-    if not key and endpoint == OPENAI:
-        raise ModelError(
-            f"no key for {OPENAI}: set the environment variable {variable}, or base_url "
-            "(or OPENAI_BASE_URL) for another server"
-        )
-    return key
 
 
 def _client(max_in_flight: int) -> httpx2.AsyncClient:

@@ -69,7 +69,9 @@ class Chat:
     def tokens(self, text: str) -> list[int]:
         """The ids of a template's text, in which special tokens may stand."""
         with self._lock:  # a fast tokenizer refuses to be used by two threads at once
-            return self.tokenizer.encode(text, add_special_tokens=False)  # type: ignore[no-any-return]
+            return self.tokenizer.encode(  # type: ignore[no-any-return]
+                text, add_special_tokens=False, verbose=False
+            )
 
     def _whole(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return tuple(self.tokens(self.render(messages, generation=True)))

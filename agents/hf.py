@@ -17,6 +17,7 @@ import numpy as np
 
 from turnbench.agents import shipped_path
 from turnbench.agents.model import Answer, Completion, Prompt, Sampling
+from turnbench.agents.spans import check_ids
 from turnbench.envs.errors import ModelError
 from turnbench.envs.record import Failure, Outcome, Usage
 
@@ -129,14 +130,13 @@ class HfModel:
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], measures: Sequence[str] = ()
     ) -> list[dict[str, list[float]]]:
         """The same as `logprob`, and what else is named of measure.py's MEASURES, one number a token."""
-        vocabulary, limit = self.chat.vocabulary, self.context_length
         pairs = [(tuple(prompt), tuple(ids)) for prompt, ids in sequences]
-        for prompt, ids in pairs:
-            whole = [*prompt, *ids]
-            if not prompt or min(whole) < 0 or max(whole) >= vocabulary:
-                raise ModelError(f"an empty prompt, or ids outside the vocabulary of {vocabulary}")
-            if limit is not None and len(whole) > limit:
-                raise ModelError(f"a sequence of {len(whole)} tokens; the model's context is {limit}")
+        check_ids(pairs, self.chat.vocabulary)
+        longest = max((len(prompt) + len(ids) for prompt, ids in pairs), default=0)
+        if self.context_length is not None and longest > self.context_length:
+            raise ModelError(
+                f"a sequence of {longest} tokens; the model's context is {self.context_length}"
+            )
         return self._worker.call(lambda decoder: decoder.score(pairs, measures))
 
     def close(self) -> None:

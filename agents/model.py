@@ -147,13 +147,7 @@ class Metered:
         allowed, why = self._allowance(len(prompts))
         answers = self._checked(prompts[:allowed], sampling) if allowed else []
         for answer in answers:
-            if isinstance(answer, Completion):
-                self.usage += answer.usage
-            elif answer.outcome is not Outcome.TRUNCATED:  # a call that failed was a call
-                paid = (
-                    answer.outcome is Outcome.AGENT_ERROR
-                )  # answered, but filtered away: at what price?
-                self.usage += Usage(model_calls=1, cost=None if paid else 0.0)
+            self.usage += _bill(answer)
         return [*answers, *(Failure(Outcome.TIMEOUT, why) for _ in prompts[allowed:])]
 
     def _checked(self, prompts: Sequence[Prompt], sampling: Sampling | None) -> list[Answer]:
@@ -178,7 +172,20 @@ class Metered:
         """The model outlives its meters."""
 
 
+def _bill(answer: Answer) -> Usage:
+    """What an answer cost; a call that failed was a call, but for a prompt that is too long to be sent."""
+    if isinstance(answer, Completion):
+        return answer.usage
+    if answer.usage is not None:
+        return answer.usage
+    if answer.outcome is Outcome.TRUNCATED:
+        return Usage()
+    paid = answer.outcome is Outcome.AGENT_ERROR  # answered, but filtered away: at what price?
+    return Usage(model_calls=1, cost=None if paid else 0.0)
+
+
 def _finite(answer: Answer) -> Answer:
     if isinstance(answer, Completion) and not all(map(math.isfinite, answer.logprobs)):
-        return Failure(Outcome.INFRA_ERROR, "the model gave a log-prob that is no finite number")
+        why = "the model gave a log-prob that is no finite number"
+        return Failure(Outcome.INFRA_ERROR, why, answer.usage)
     return answer

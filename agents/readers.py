@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from turnbench.agents import check_options, shipped_path
-from turnbench.agents.spans import Host, Pair, fit, hosts_of
+from turnbench.agents.servers import server_address, server_key
+from turnbench.agents.spans import Host, Pair, check_ids, fit, hosts_of
 from turnbench.agents.transcripts import Conversation, Form, Scribe
 from turnbench.envs.errors import ConfigError, ModelError, UnknownName
 from turnbench.envs.record import Trajectory
@@ -87,7 +88,7 @@ class LocalReader:
 
     def measure(self, pairs: Sequence[Pair], names: Sequence[str] = ()) -> list[Row]:
         """The network's measures; its own thread computes them. Raises ModelError."""
-        _check_ids(pairs, self.vocabulary)
+        check_ids(pairs, self.vocabulary)
         return self._worker.call(lambda decoder: decoder.score(pairs, names))
 
     def close(self) -> None:
@@ -115,8 +116,6 @@ class ServerReader:
         timeout: float = 300.0,
         max_in_flight: int = 8,
     ) -> None:
-        from turnbench.agents.api import server_address, server_key
-
         self.model, self.name = model, model
         endpoint = server_address(base_url)
         self._key = server_key(api_key_env, endpoint)
@@ -130,7 +129,7 @@ class ServerReader:
         unknown = [name for name in names if name != "top"]
         if unknown:
             raise ConfigError(f"{unknown[0]} needs whole distributions, which servers don't give")
-        _check_ids(pairs, self.vocabulary)
+        check_ids(pairs, self.vocabulary)
         found: list[Row] = [{name: [] for name in ("logprob", *names)} for _ in pairs]
         hosts = hosts_of([((*prompt, *ids), len(prompt)) for prompt, ids in pairs])
         for host, row in zip(
@@ -202,12 +201,6 @@ def _of_token(entry: Mapping[str, Any], token: int) -> tuple[float, float]:
     mine = float(entry[str(token)]["logprob"])
     ranked = sorted((float(e["logprob"]) for e in entry.values()), reverse=True)[:20]
     return mine, math.fsum(ranked) / len(ranked)
-
-
-def _check_ids(pairs: Sequence[Pair], vocabulary: int) -> None:
-    for prompt, ids in pairs:
-        if min((*prompt, *ids)) < 0 or max((*prompt, *ids)) >= vocabulary:
-            raise ModelError(f"token ids outside the vocabulary of {vocabulary}")
 
 
 def load_tokenizer(path: str) -> Any:

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from turnbench.agents.model import Completion
 from turnbench.agents.prices import Price
@@ -25,10 +25,11 @@ from turnbench.envs.record import Failure, Json, Outcome, Usage
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Trouble that may pass; `after` are the seconds the server asks to wait."""
+    """Trouble that may pass; `after` are the seconds the server asks to wait, `spent` what it billed."""
 
     cause: str
     after: float | None = None
+    spent: Usage = Usage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Raw(NamedTuple):
     text: str
 
 
+A = TypeVar("A", bound=Completion | Failure)
 TRANSIENT = frozenset({408, 409, 425, 429})
 ONE_LINE = 300
 
@@ -101,15 +103,29 @@ def read_answer(
         return Retry(f"the answer has no choices: {_problem(text).message}")
     finish = choice.get("finish_reason")
     content = _content(message, cut=finish == "length")
+    bill = _usage(data.get("usage"), price)
     if finish == "content_filter" and not content:
-        return Failure(Outcome.AGENT_ERROR, "the provider's filter removed the whole answer")
+        return Failure(Outcome.AGENT_ERROR, "the provider's filter removed the whole answer", bill)
     if content is None or finish == "error":
         return Retry("the answer has no content")
     cut: Literal["stop", "length"] = "length" if finish == "length" else "stop"
     called = native_action(message, content) if tools else ""
-    bill = _usage(data.get("usage"), price)
     done = Completion(called or clean(content), cut, bill, calls=bool(called))
     return _with_logprobs(done, data, choice) if logprobs else done
+
+
+def spent(text: str, price: Price | None) -> Usage:
+    """What a reply bills that is of no use, so that another try is the call."""
+    data = _parse(text)
+    row = data.get("usage") if isinstance(data, dict) else None
+    return replace(_usage(row, price), model_calls=0) if isinstance(row, dict) else Usage()
+
+
+def with_bill(answer: A, lost: Usage) -> A:
+    """An answer with what was paid before for nothing."""
+    if lost == Usage():
+        return answer
+    return replace(answer, usage=(answer.usage or Usage(model_calls=1)) + lost)
 
 
 SHARED = "turnbench_shared_tokens"  # a field of our own in a reply that was split
@@ -191,7 +207,8 @@ def _with_logprobs(done: Completion, data: Json, choice: Json) -> Completion | F
         return Refused(200, "the server gives no log-probs although they were asked for", "logprobs")
     values = [_logprob(row) for row in rows]
     if math.nan in values:
-        return Failure(Outcome.INFRA_ERROR, f"no log-prob for sampled token {values.index(math.nan)}")
+        why = f"no log-prob for sampled token {values.index(math.nan)}"
+        return Failure(Outcome.INFRA_ERROR, why, done.usage)
     prompt, ids = _ids(data.get("prompt_token_ids")), _ids(choice.get("token_ids"))
     if not prompt or len(ids) != len(values):
         prompt = ids = ()

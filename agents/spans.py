@@ -14,6 +14,13 @@ Ids = tuple[int, ...]
 Pair = tuple[Ids, Ids]
 
 
+def check_ids(pairs: Sequence[Pair], vocabulary: int) -> None:
+    """Raises ModelError where a prompt is empty, or an id is none of a network's `vocabulary` ids."""
+    for prompt, ids in pairs:
+        if not prompt or min((*prompt, *ids)) < 0 or max((*prompt, *ids)) >= vocabulary:
+            raise ModelError(f"an empty prompt, or ids outside the vocabulary of {vocabulary}")
+
+
 class Host(NamedTuple):
     """A sequence, and the spans (index, start, end) of it whose log-probs are wanted."""
 

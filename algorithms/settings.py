@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import to_jsonable_python
 
 from turnbench.algorithms import checkpoint
 from turnbench.envs.errors import ConfigError, ConfigFaults
@@ -46,12 +47,12 @@ def _section(kind: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 def claim(out: Path, settings: BaseModel, *, free: Collection[str] = ("steps",)) -> None:
     """Mark the run folder as this config's. Raises ConfigError where it is another's; the keys in
-    `free` may differ."""
+    `free` may differ, and one that wasn't recorded, as it is newer than the run, had its default."""
     mine = settings.model_dump(mode="json")
     path = out / "config.json"
     out.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        theirs = json.loads(path.read_text(encoding="utf-8"))
+        theirs = _completed(settings, json.loads(path.read_text(encoding="utf-8")))
         keys = [key for key in {**mine, **theirs} if key not in free]
         differing = [key for key in keys if mine.get(key) != theirs.get(key)]
         if differing:
@@ -59,6 +60,25 @@ def claim(out: Path, settings: BaseModel, *, free: Collection[str] = ("steps",))
                 f"{out} holds a run with another {', '.join(differing)}: name a new folder"
             )
     checkpoint.write_text(path, json.dumps(mine, indent=2))
+
+
+def _completed(mine: Any, theirs: Any) -> Any:
+    """What was recorded of `mine`, with the keys that it lacks at their defaults, in sections too."""
+    if isinstance(mine, BaseModel) and isinstance(theirs, dict):
+        told = {key: _completed(getattr(mine, key, None), value) for key, value in theirs.items()}
+        return {**_defaults(type(mine)), **told}
+    if isinstance(mine, list | tuple) and isinstance(theirs, list) and len(mine) == len(theirs):
+        return [_completed(*pair) for pair in zip(mine, theirs, strict=True)]
+    return theirs
+
+
+def _defaults(kind: type[BaseModel]) -> dict[str, Any]:
+    """The defaults of the keys that may be left out, as JSON has them."""
+    return {
+        name: to_jsonable_python(field.get_default(call_default_factory=True))
+        for name, field in kind.model_fields.items()
+        if not field.is_required()
+    }
 
 
 def reread(kinds: Mapping[str, type[C]], path: Path) -> C:
@@ -69,10 +89,5 @@ def reread(kinds: Mapping[str, type[C]], path: Path) -> C:
     except (ValueError, LookupError, TypeError) as error:
         names = ", ".join(sorted(kinds))
         raise ConfigError(f"{path} is no config of one of: {names}") from error
-    usual = {
-        name: field.get_default(call_default_factory=True) for name, field in kind.model_fields.items()
-    }
-    plain = {
-        name: v.model_dump(mode="json") if isinstance(v, BaseModel) else v for name, v in usual.items()
-    }
+    plain = _defaults(kind)
     return checked(kind, {k: v for k, v in told.items() if k not in plain or plain[k] != v})

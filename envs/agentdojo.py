@@ -70,8 +70,7 @@ class AgentDojo(ToolEnv):
 
     def tasks(self, split: str) -> Sequence[str]:
         """Ids of a split's tasks, suite by suite."""
-        if split not in self.splits:
-            raise UnknownName("split", split, self.splits)
+        self.check_split(split)
         found: list[str] = []
         for known in map(suites_.suite, self.suites):
             for user in known.user_tasks:

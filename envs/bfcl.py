@@ -11,7 +11,6 @@ from turnbench.envs import bfcl_data
 from turnbench.envs.bfcl_backend import Backend
 from turnbench.envs.bfcl_data import CATEGORIES, Entry
 from turnbench.envs.core import Info, Step
-from turnbench.envs.errors import UnknownName
 from turnbench.envs.toolcall import Call, Said
 from turnbench.envs.toolenv import Score, ToolEnv
 from turnbench.envs.toolset import HOW_TO_CALL, ToolSet
@@ -71,8 +70,7 @@ class BFCL(ToolEnv):
 
     def tasks(self, split: str) -> Sequence[str]:
         """Ids of a split's tasks, as the benchmark names them."""
-        if split not in self.splits:
-            raise UnknownName("split", split, self.splits)
+        self.check_split(split)
         start = "multi_turn_" if split == "test" else f"multi_turn_{split}_"
         return [task for task in bfcl_data.entries() if task.startswith(start)]
 

@@ -72,8 +72,7 @@ class Blame(TextEnv):
 
     def tasks(self, split: str) -> Sequence[str]:
         """Ids of ToolWorld's tasks, or of Who&When's files. Raises UnknownName."""
-        if split not in self.splits:
-            raise UnknownName("Blame split", split, self.splits)
+        self.check_split(split)
         return list(self._files) or self._world.tasks(split)
 
     def data_digest(self) -> str:

@@ -156,6 +156,11 @@ class TextEnv(gymnasium.Env[str, str]):
         """Actions that solve this episode's task from its start; empty where the world knows none."""
         return ()
 
+    def check_split(self, split: str) -> None:
+        """For `tasks`: raises UnknownName where this world has no such split."""
+        if split not in self.splits:
+            raise UnknownName("split", split, self.splits)
+
     @property
     def rng(self) -> np.random.Generator:
         """This episode's own random generator; nothing else may be drawn from."""
@@ -273,8 +278,7 @@ class PlainEnv(TextEnv):
 
     def tasks(self, split: str) -> Sequence[str]:
         """Task ids "0" to "999", the same for every split."""
-        if split not in self.splits:
-            raise UnknownName("split", split, self.splits)
+        self.check_split(split)
         return [str(number) for number in range(1000)]
 
     def reset(

@@ -46,10 +46,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why something ended early. `message` is one line fit to be shown; it never holds a key."""
+    """Why something ended early. `message` is one line fit to be shown; it never holds a key. `usage` is
+    what was paid for nothing, where that is known.
+    """
 
     outcome: Outcome
     message: str
+    usage: "Usage | None" = None
 
     @classmethod
     def of(cls, error: BaseException, outcome: Outcome) -> "Failure":

@@ -41,8 +41,7 @@ class MadeUpTextCraft(TextCraft):
 
     def tasks(self, split: str) -> Sequence[str]:
         """Task ids "0" to "999"."""
-        if split not in self.splits:
-            raise UnknownName("split", split, self.splits)
+        self.check_split(split)
         return [str(number) for number in range(TASKS)]
 
     def _reset(self, task: str) -> str:

@@ -5,7 +5,6 @@ A tool is described by an OpenAI schema, `{"type": "function", "function": {"nam
 """
 
 import difflib
-import json
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -51,11 +50,6 @@ class ToolSet:
             call = named
         why = object_problem(call.arguments, schema, schema) if check else ""
         return f"Error: {call.name}: {why}" if why else call
-
-    @cached_property
-    def full(self) -> str:
-        """One schema a line, as JSON."""
-        return "\n".join(json.dumps(schema, ensure_ascii=False) for schema in self.schemas)
 
     @cached_property
     def compact(self) -> str:

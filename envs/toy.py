@@ -123,8 +123,7 @@ class Toy(TextEnv):
 
     def tasks(self, split: str) -> Sequence[str]:
         """One task for each start, the same in both splits."""
-        if split not in self.splits:
-            raise UnknownName("Toy split", split, self.splits)
+        self.check_split(split)
         return [str(k) for k in range(len(self.mdp.starts))]
 
     def example_actions(self) -> Sequence[str]:

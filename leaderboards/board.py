@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from turnbench.envs.errors import BoardError, ConfigError
+from turnbench.envs.errors import BoardError, ConfigError, LogError
 from turnbench.leaderboards import schema
 from turnbench.leaderboards.entry import Entry, order_key
+from turnbench.leaderboards.log import existing
 from turnbench.leaderboards.schema import Hex16, Sha256
 from turnbench.leaderboards.statistics import ranks
 from turnbench.leaderboards.suite import Strict
@@ -126,13 +127,13 @@ def _row(entry: Mapping[str, Any], status: str) -> Entry:
 
 def read_entry(path: Path) -> Entry:
     """A valid entry from its file. Raises BoardError, with the line, for anything else."""
-    if not path.is_file():
-        raise BoardError(f"{path} is no file: an entry, such as boards/SUITE/ENTRY.yaml, is wanted")
     try:
+        if not existing(path).is_file():
+            raise BoardError(f"{path} is no file: an entry, such as boards/SUITE/ENTRY.yaml, is wanted")
         if path.stat().st_size > schema.MAX_BYTES:
             raise BoardError(f"{path}: larger than {schema.MAX_BYTES:,} bytes")
         return schema.plain(read_yaml(path).validate(schema.Entry))
-    except (ConfigError, OSError) as error:
+    except (ConfigError, LogError, OSError) as error:
         raise BoardError(str(error)) from error
 
 

@@ -19,7 +19,7 @@ from turnbench.agents.model import Message
 from turnbench.agents.transcripts import Conversation
 from turnbench.envs.errors import LogError
 from turnbench.envs.record import Outcome, Task, Trajectory, Turn
-from turnbench.leaderboards.log import Episode, Key, read_episodes
+from turnbench.leaderboards.log import Episode, Key, existing, read_episodes
 from turnbench.leaderboards.trajectories import read_trajectories
 
 MAX_BYTES = 64 * 2**20  # of one line or file of conversations
@@ -58,7 +58,7 @@ def read_cases(source: Path) -> Cases:
     """The cases of a run folder, a trajectory file (.jsonl.gz), a JSON Lines file of conversations, or a
     folder of Who&When's files. Raises LogError.
     """
-    if source.is_dir() and (source / "log.jsonl").is_file():
+    if existing(source).is_dir() and (source / "log.jsonl").is_file():
         found = list(_of_run(read_episodes(source)))
     elif source.is_dir():
         files = sorted(source.glob("*/*.json")) or sorted(source.glob("*.json"))

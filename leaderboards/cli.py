@@ -92,7 +92,7 @@ def play(
     task: Annotated[str | None, typer.Option(help="task id; a random one if left out")] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the episode")] = 0,
 ) -> None:
-    """Play an environment yourself, an action a line; an empty line or Ctrl-D leaves.
+    """Play an environment yourself. Type an action a line; an empty line or Ctrl-D leaves.
 
     Example: turnbench play turnbench/TextCraft-v0 --task 140
     """
@@ -144,7 +144,9 @@ def _show_tools(info: dict[str, Any]) -> None:
 
 @app.command()
 def run(
-    suite: Annotated[str, typer.Argument(help="a shipped suite's name, or a YAML file")],
+    suite: Annotated[
+        str, typer.Argument(help="a shipped suite's name (turnbench list suites), or a YAML file")
+    ],
     out: Annotated[Path | None, typer.Option(help="run folder; runs/SUITE if left out")] = None,
     workers: Annotated[int, typer.Option(min=1, help="episodes played at once")] = 16,
     agent: Annotated[
@@ -154,7 +156,7 @@ def run(
         str | None, typer.Option(help="ask this model instead: hf:FOLDER or api:NAME")
     ] = None,
     tasks: Annotated[
-        int | None, typer.Option(min=1, help="only the first so many tasks: a trial")
+        int | None, typer.Option(min=1, help="a trial of only so many tasks of each environment")
     ] = None,
     boards: Annotated[Path, typer.Option(help="folder for the board entries")] = Path(
         "leaderboards/boards"
@@ -220,7 +222,10 @@ def board(
 @app.command()
 def train(
     config: Annotated[
-        Path, typer.Argument(help="a YAML file with `algorithm:` and that algorithm's keys")
+        Path,
+        typer.Argument(
+            help="a YAML file with the key `algorithm` (turnbench list algorithms) and that algorithm's own"
+        ),
     ],
     out: Annotated[Path | None, typer.Option(help="checkpoint folder; runs/FILE if left out")] = None,
 ) -> None:
@@ -262,7 +267,7 @@ def credit(
         typer.Option(help="write a copy of --log there that shows credit by turn (turnbench view)"),
     ] = None,
 ) -> None:
-    """Show what a trained critic tells apart: turns, or tokens inside them.
+    """Show what a trained critic tells apart. That is turns, or tokens inside them.
 
     Example: turnbench credit runs/mpo --html credit.html
     """
@@ -307,7 +312,8 @@ def _show(folder: Path, boards: Path | None) -> list[str]:
     from turnbench.leaderboards.table import table
 
     entries = entries_of(folder)
-    console().print(table(entries))
+    screen = console()
+    screen.print(table(entries, screen.width))
     if boards is not None:
         try:
             for path in write_entries((e for e in entries if e["complete"]), boards):

@@ -225,9 +225,16 @@ def has_log(folder: Path) -> bool:
     return True
 
 
+def existing(path: Path) -> Path:
+    """`path`, if anything is there. Raises LogError."""
+    if not path.exists():
+        raise LogError(f"{path}: No such file or directory")
+    return path
+
+
 def read_header(folder: Path) -> dict[str, Any]:
     """The log's first line. Raises LogError."""
-    path = folder / NAME
+    path = existing(folder) / NAME
     if not has_log(folder):
         raise LogError(f"{folder} holds no run: there is no {NAME}, or nothing in it")
     with path.open("rb") as file:

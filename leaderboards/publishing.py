@@ -9,7 +9,7 @@ import typer
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="run folders or trajectory files")],
 ) -> None:
-    """Say which systems are better than which, and whether noise could explain it.
+    """Say which systems are better, and if noise could explain it.
 
     Example: turnbench compare runs/mine runs/theirs
     """
@@ -35,7 +35,8 @@ def submit(
         "leaderboards/boards"
     ),
 ) -> None:
-    """Write a run's entries and trajectory files for a pull request (docs/publishing.md).
+    """Prepare a run's results for a pull request. Writes entries and trajectory files
+    (docs/publishing.md).
 
     Example: turnbench submit runs/mine --name "Ada Lovelace" --contact ada@example.org
     """
@@ -70,16 +71,19 @@ def verify(
         bool, typer.Option("--record", help="write down beside the entry that it is verified")
     ] = False,
 ) -> None:
-    """Accept or reject an entry by playing every recorded action again.
+    """Check an entry by playing every recorded action again.
 
     Exit codes: 0 accepted; 10 schema; 11 suite; 12 protocol; 13 digests; 14 episodes; 15 numbers;
     16 replay; 17 search; 18 leaks; 19 ranks; 20 neither: a world declares itself non-deterministic.
 
     Example: turnbench verify leaderboards/boards/quickstart/ENTRY.yaml --log ENTRY.jsonl.gz
     """
+    from turnbench.leaderboards.log import existing
     from turnbench.leaderboards.verify import UNVERIFIABLE, Case, record
     from turnbench.leaderboards.verify import verify as checks_of
 
+    for path in filter(None, (entry, log, suite)):
+        existing(path)
     case = Case(entry, log, suite, seconds=seconds)
     if workers is not None:
         case.workers = workers
@@ -119,7 +123,7 @@ def view(
     port: Annotated[int, typer.Option(min=0, max=65535, help="port; a free one if left out")] = 0,
     browser: Annotated[bool, typer.Option(help="open a browser")] = True,
 ) -> None:
-    """Look at a run in the browser: served to this machine only, or as one file.
+    """Look at a run in the browser. It is served to this machine only, or written as one file.
 
     Example: turnbench view runs/mine
     """

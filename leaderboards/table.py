@@ -1,21 +1,38 @@
 """The table of a run, for the terminal."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from rich import box
+from rich.cells import cell_len
 from rich.markup import escape
 from rich.table import Table
 
 from turnbench.leaderboards.progress import human
 
 Entry = Mapping[str, Any]
+FOLDED = 8  # characters that a folded name has at least
+GAP = 2  # characters between columns
 
 
-def table(entries: Iterable[Entry]) -> Table:
+class Column(NamedTuple):
+    """A column of the table. One that `folds` breaks its words where there is no room."""
+
+    name: str
+    cells: Sequence[str]
+    folds: bool
+
+    def least(self) -> int:
+        """The width it needs, in characters."""
+        natural = max(map(cell_len, (self.name, *self.cells)))
+        return min(natural, FOLDED) if self.folds else natural
+
+
+def table(entries: Iterable[Entry], width: int = 110) -> Table:
     """One row a system, best first: score with interval, success, what is missing, what it cost.
 
-    A model that all systems share stands in the title. Only names wrap on a narrow terminal.
+    A model that all systems share stands in the title. In fewer characters than all of it needs,
+    names fold; then columns are left out, the least important first, which a note tells.
     """
     entries = list(entries)
     suite, models = entries[0]["suite"], list(dict.fromkeys(map(_model, entries)))
@@ -24,19 +41,41 @@ def table(entries: Iterable[Entry]) -> Table:
     )
     made = Table(title=escape(title), title_style="bold", title_justify="left", caption_justify="left")
     made.box, made.pad_edge, made.padding = box.SIMPLE_HEAD, False, (0, 1, 0, 0)
-    for name in ("system", *(["model"] if len(models) > 1 else [])):
-        made.add_column(name, overflow="fold", min_width=8)
-    worlds = _worlds(entries[0])
-    clipped = ["clipped"] if any(map(_clipped, entries)) else []
-    for name in ("score (95 %)", *worlds, *clipped, "success", "episodes", "calls", "tokens", "cost"):
-        made.add_column(name, justify="right", no_wrap=name not in worlds)
-    made.add_column("used")
-    for entry in entries:
-        cells = _row(entry, bool(clipped))
-        made.add_row(*map(escape, cells if len(models) > 1 else [cells[0], *cells[2:]]))
-    notes = dict.fromkeys([_legend(entries[0]), *_notes(entries)])
-    made.caption = escape("\n".join(notes))
+    columns = [column for column in _columns(entries) if column.name != "model" or len(models) > 1]
+    shown, left_out = _fitting(columns, _worlds(entries[0]), width)
+    for name, _, folds in shown:
+        side: Literal["left", "right"] = "left" if name in ("system", "model", "used") else "right"
+        made.add_column(escape(name), justify=side, no_wrap=not folds, overflow="fold")
+    for cells in zip(*(column.cells for column in shown), strict=True):
+        made.add_row(*map(escape, cells))
+    notes = [_legend(entries[0]), *_notes(entries)]
+    if left_out:
+        notes.append(f"left out, as the terminal is {width} columns wide: {', '.join(left_out)}")
+    made.caption = escape("\n".join(dict.fromkeys(notes)))
     return made
+
+
+def _columns(entries: Sequence[Entry]) -> list[Column]:
+    worlds, clipped = _worlds(entries[0]), any(map(_clipped, entries))
+    figures = ("success", "episodes", "calls", "tokens", "cost", "used")
+    names = ["system", "model", "score (95 %)", *worlds, *(["clipped"] if clipped else []), *figures]
+    cells = zip(*(_row(entry, clipped) for entry in entries), strict=True)
+    folds = {"system", "model", *worlds}
+    return [Column(name, column, name in folds) for name, column in zip(names, cells, strict=True)]
+
+
+def _fitting(
+    columns: Sequence[Column], worlds: Sequence[str], width: int
+) -> tuple[list[Column], list[str]]:
+    """The columns that there is room for, and the names of the others."""
+    shown, left_out = list(columns), list[str]()
+    for name in ("calls", "tokens", "cost", *worlds, "episodes", "clipped", "success", "used"):
+        if sum(column.least() + GAP for column in shown) <= width:
+            break
+        if any(column.name == name for column in shown):
+            shown = [column for column in shown if column.name != name]
+            left_out.append(name)
+    return shown, left_out
 
 
 def _model(entry: Entry) -> str:

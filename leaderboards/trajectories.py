@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from turnbench.agents.core import population_from_json
 from turnbench.envs.errors import LogError
 from turnbench.envs.record import Outcome
-from turnbench.leaderboards.log import Episode, Key, json_line, parse_header
+from turnbench.leaderboards.log import Episode, Key, existing, json_line, parse_header
 
 MAX_LINE = 64 * 2**20  # bytes
 MAX_RAW = 64 * 2**30
@@ -118,7 +118,7 @@ def trajectory_header(path: Path) -> tuple[bytes, Json]:
 def _lines(path: Path, raw_bytes: int | None) -> Iterator[tuple[int, bytes]]:
     """Numbered lines, within bounds; always at least one."""
     try:
-        limit = min(MAX_RAW, MAX_RATIO * path.stat().st_size + 2**20)
+        limit = min(MAX_RAW, MAX_RATIO * existing(path).stat().st_size + 2**20)
         limit = limit if raw_bytes is None else min(limit, raw_bytes)
         seen = number = 0
         with gzip.open(path, "rb") as file:

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from turnbench.envs.errors import LogError
-from turnbench.leaderboards.log import NAME
+from turnbench.leaderboards.log import NAME, existing
 from turnbench.leaderboards.pages import run_page
 
 MAX_UNPACKED = 8 * 2**30
@@ -21,8 +21,11 @@ _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 
 @contextmanager
 def run_folder(path: Path) -> Iterator[Path]:
-    """A run folder: `path` itself, or a trajectory file unpacked for as long as it is needed."""
-    if path.is_dir() or not path.exists():
+    """A run folder: `path` itself, or a trajectory file unpacked for as long as it is needed.
+
+    Raises LogError.
+    """
+    if existing(path).is_dir():
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="turnbench-view-") as folder:

@@ -1,4 +1,5 @@
 import gc
+import logging
 import threading
 import weakref
 from itertools import pairwise
@@ -224,6 +225,16 @@ def test_stop_strings_cut_the_text_and_keep_the_ids(model):
             stopped += 1
             assert part.finish == "stop" and any(s in model.chat.text(part.ids) for s in stop)
     assert stopped > 5
+
+
+def test_a_prompt_that_is_too_long_is_a_failure_and_no_warning(make_checkpoint, caplog, monkeypatch):
+    model = HfModel(make_checkpoint(context=64))
+    model.chat.tokenizer.model_max_length = 64
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    (found,) = model.generate([ask("x" * 100)])
+    assert isinstance(found, Failure) and found.outcome is Outcome.TRUNCATED
+    assert not caplog.records
+    model.close()
 
 
 def test_the_context_bounds_the_completion_and_is_never_cut(make_checkpoint):

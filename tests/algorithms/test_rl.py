@@ -434,7 +434,7 @@ def test_evaluation_keeps_the_best_model_and_ends_with_fresh_episodes_of_both(co
         ("grpo", {"critic": "own"}, "critic: unknown key"),
         ("mpo", {"model": "no/such"}, "no/such is not a model folder"),
         ("mpo", {"env": {"id": "turnbench/Toi-v0"}}, "unknown environment.*Toy-v0"),
-        ("mpo", {"env": {"id": "turnbench/Toy-v0", "split": "tset"}}, "unknown Toy split.*test"),
+        ("mpo", {"env": {"id": "turnbench/Toy-v0", "split": "tset"}}, "unknown split.*test"),
         ("mpo", {"env": {"id": "turnbench/Toy-v0", "tasks": ["9"]}}, "no task '9' in train"),
         ("mpo", {"env": {"id": "turnbench/Toy-v0", "options": {"slip": 1}}}, "unknown option.*slip"),
     ],

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from playing import play
 
 from turnbench.envs import agentdojo_suites as suites_
 from turnbench.envs.agentdojo import AgentDojo, _listed
@@ -27,15 +28,6 @@ def begin(task, **options):
     env = AgentDojo(**options)
     env.reset(seed=0, options={"task": task})
     return env
-
-
-def play(env, actions):
-    """The last answer, and all observations."""
-    seen = []
-    for action in actions:
-        last = env.step(action)
-        seen.append(last[0])
-    return last, seen
 
 
 def solved(task, **options):

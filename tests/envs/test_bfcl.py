@@ -11,6 +11,7 @@ from datetime import datetime
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from playing import play
 
 from turnbench.envs import bfcl_backend, bfcl_data, wheels
 from turnbench.envs.bfcl import BFCL, MAX_STEPS, UNSOLVED
@@ -30,15 +31,6 @@ def begin(task, **options):
     env = BFCL(**options)
     env.reset(seed=0, options={"task": task})
     return env
-
-
-def play(env, actions):
-    """The last answer, and all observations."""
-    seen = []
-    for action in actions:
-        last = env.step(action)
-        seen.append(last[0])
-    return last, seen
 
 
 def backend(*classes, **config):

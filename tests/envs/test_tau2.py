@@ -12,6 +12,7 @@ from itertools import islice
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+from playing import play
 
 from turnbench.envs import tau2_cow, tau2_data, tau2_sums
 from turnbench.envs.errors import BadStep, ConfigError, UnknownName
@@ -30,15 +31,6 @@ def begin(domain, task, **options):
     env = Tau2(domain=domain, **options)
     env.reset(seed=0, options={"task": task})
     return env
-
-
-def play(env, actions):
-    """The last answer, and all observations."""
-    seen = []
-    for action in actions:
-        last = env.step(action)
-        seen.append(last[0])
-    return last, seen
 
 
 def whole(database):

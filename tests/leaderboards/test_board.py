@@ -180,6 +180,7 @@ def test_runs_that_finish_together_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_entry(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "nothing.yaml"):
-        with pytest.raises(BoardError, match="is no file: an entry"):
-            read_entry(path)
+    with pytest.raises(BoardError, match="is no file: an entry"):
+        read_entry(tmp_path)
+    with pytest.raises(BoardError, match="nothing.yaml: No such file"):
+        read_entry(tmp_path / "nothing.yaml")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from turnbench.agents.turn_scores import AGGREGATES
 from turnbench.leaderboards.cli import app
 from turnbench.leaderboards.log import NAME
 from turnbench.leaderboards.yamlfile import dump_yaml, read_yaml
@@ -78,6 +79,20 @@ def test_help_shows_an_example(turn: Command, command: str) -> None:
     assert code == 0 and f"Example: turnbench {command}" in out
 
 
+@pytest.mark.parametrize("command", ["score", "references", "threshold"])
+def test_help_names_every_way_to_aggregate(turn: Command, command: str) -> None:
+    _, out, _ = turn(command, "--help")
+    for option in ("--token", "--running" if command == "threshold" else "--turn"):
+        told = " ".join(out.partition(f"{option} <")[2].partition("[default")[0].split())
+        names = told.partition(":")[2].replace(" or ", ", ").split(",")
+        assert {name.strip() for name in names} == {*AGGREGATES}
+
+
+def test_no_command_is_cut_short_in_the_list(turn: Command) -> None:
+    _, out, _ = turn("--help")
+    assert "..." not in out.partition("Commands:")[2]
+
+
 def test_help_names_every_command_and_exit_code(turn: Command) -> None:
     code, out, _ = turn("--help")
     assert code == 0 and all(f"  {name} " in out for name in COMMANDS)
@@ -102,10 +117,17 @@ def test_help_names_every_command_and_exit_code(turn: Command) -> None:
         (["run", "trial.yaml", "--out", "trial.yaml/x"], "can't write to trial.yaml/x"),
         (["run", "trial.yaml", "--boards", "trial.yaml/x"], "can't write to trial.yaml/x"),
         (["run", "bad.yaml"], "bad.yaml line 2: the key 'suite' appears twice"),
-        (["board", "nowhere"], "nowhere holds no run"),
+        (["board", "nowhere"], "turnbench: nowhere: No such file or directory"),
+        (["board", "."], ". holds no run"),
         (["board", "foreign"], "is not a log of turnbench"),
-        (["compare", "nowhere"], "nowhere is no whole gzip file"),
-        (["submit", "nowhere", "--name", "x"], "nowhere holds no run"),
+        (["compare", "nowhere"], "turnbench: nowhere: No such file or directory"),
+        (["compare", "trial.yaml"], "trial.yaml is no whole gzip file"),
+        (["submit", "nowhere", "--name", "x"], "turnbench: nowhere: No such file or directory"),
+        (["verify", "nowhere"], "turnbench: nowhere: No such file or directory"),
+        (["verify", "trial.yaml", "--log", "nowhere"], "turnbench: nowhere: No such file or directory"),
+        (["view", "nowhere"], "turnbench: nowhere: No such file or directory"),
+        (["score", "nowhere"], "turnbench: nowhere: No such file or directory"),
+        (["score", "nowhere.jsonl.gz"], "turnbench: nowhere.jsonl.gz: No such file or directory"),
         (["train", "none.yaml"], "none.yaml: No such file"),
         (["train", "algo.yaml"], "algo.yaml line 2: unknown algorithm 'stf'; known: sft"),
         (["train", "trial.yaml"], "trial.yaml line 1: the key 'algorithm' is missing"),

@@ -12,7 +12,7 @@ from turnbench.leaderboards.table import table
 
 def shown(entries: Any, width: int = 110) -> str:
     file = io.StringIO()
-    Console(file=file, width=width).print(table(entries))
+    Console(file=file, width=width).print(table(entries, width))
     return file.getvalue()
 
 
@@ -42,6 +42,42 @@ def test_figures_are_whole_at_any_usual_width(suite: Any, tmp_path: Path, width:
     assert "…" not in text and all(len(line) <= width for line in text.splitlines())
     for entry in entries:
         assert "{:.3f}-{:.3f}".format(*entry["score"]["ci95"]) in text
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (40, ["calls", "tokens", "cost", "episodes", "success"]),
+        (60, ["calls", "tokens", "cost"]),
+        (80, []),
+    ],
+)
+def test_a_narrow_terminal_leaves_out_columns_and_says_so(
+    suite: Any, tmp_path: Path, width: int, left_out: list[str]
+) -> None:
+    run(suite(agents=ROWS), tmp_path)
+    entries = entries_of(tmp_path)
+    lines = shown(entries, width).splitlines()
+    assert all(len(line) <= width for line in lines) and not any("…" in line for line in lines)
+    head = next(line for line in lines if "system" in line)
+    for name in ("calls", "tokens", "cost", "episodes", "success", "used"):
+        assert (name in head) != (name in left_out)
+    for entry in entries:
+        assert any("({:.3f}-{:.3f})".format(*entry["score"]["ci95"]) in line for line in lines)
+    note = f"left out, as the terminal is {width} columns wide: {', '.join(left_out)}"
+    assert (note in " ".join(" ".join(lines).split())) == bool(left_out)
+
+
+def test_many_worlds_and_two_models_fit_as_well(suite: Any, spec: Any, tmp_path: Path) -> None:
+    models = {"echo": {"backend": "standins:Echo"}, "dear": {"backend": "standins:Echo", "cost": None}}
+    rows = {f"a-rather-long-{m}": {"agent": "standins:Odd", "model": m} for m in models}
+    world = spec(2)["envs"][0]
+    run(suite(envs=[world, {**world, "tasks": 1}], models=models, agents=rows), tmp_path)
+    entries = entries_of(tmp_path)
+    for width in range(40, 140, 5):
+        lines = shown(entries, width).splitlines()
+        assert all(len(line) <= width for line in lines) and not any("…" in line for line in lines)
+    assert "World-v0, World-v0" not in shown(entries, 40)
 
 
 def test_what_is_missing_left_or_broken_is_told(suite: Any, spec: Any, tmp_path: Path) -> None:

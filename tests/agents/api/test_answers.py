@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from turnbench.agents.api import ApiModel
-from turnbench.agents.model import Completion, Message, Prompt, Sampling
+from turnbench.agents.model import Completion, Message, Metered, Prompt, Sampling
 from turnbench.envs.errors import ConfigError, ModelError
 from turnbench.envs.record import Failure, Outcome
 
@@ -131,7 +131,8 @@ def test_silently_missing_logprobs_are_an_error(server: Any, make: Any, found: A
 def test_a_token_without_logprob_is_never_guessed(server: Any, make: Any, value: Any) -> None:
     server.play = [dict(logprobs={"content": [ROWS["content"][0], {"logprob": value}]})]
     answer = one(make(logprobs=True))
-    assert answer == Failure(Outcome.INFRA_ERROR, "no log-prob for sampled token 1")
+    assert isinstance(answer, Failure) and answer.outcome is Outcome.INFRA_ERROR
+    assert answer.message == "no log-prob for sampled token 1" and answer.usage.model_calls == 1
 
 
 # --- answers of odd shape ---
@@ -171,3 +172,45 @@ def test_a_filtered_answer_is_the_agents_failure(server: Any, make: Any) -> None
     ]
     assert one(make()).outcome is Outcome.AGENT_ERROR
     assert len(server.bodies) == 2
+
+
+def test_what_is_paid_for_nothing_is_billed(server: Any, make: Any) -> None:
+    once = one(make()).usage
+    server.play = [dict(text=None, finish="content_filter")]
+    filtered = one(make())
+    assert filtered.outcome is Outcome.AGENT_ERROR and filtered.usage == once
+    server.play = [dict(text=None), dict(status=503), dict(text=None), {}]
+    answer = one(make())
+    assert (answer.text, answer.usage.model_calls) == ("hi", 1)
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (300, 30)
+    assert answer.usage.cost == pytest.approx(3 * once.cost)
+    server.play = [dict(text=None)]
+    empty = one(make(max_retries=1))
+    assert empty.outcome is Outcome.INFRA_ERROR
+    assert (empty.usage.model_calls, empty.usage.completion_tokens) == (1, 20)
+    server.play = [dict(status=503)]
+    assert one(make(max_retries=1)).usage is None
+
+
+def test_a_meter_counts_what_was_paid_for_nothing(server: Any, make: Any) -> None:
+    server.play = [{}, dict(text=None, finish="content_filter")]
+    meter = Metered(make(max_in_flight=1))
+    meter.generate([HELLO, HELLO])
+    assert (meter.usage.model_calls, meter.usage.completion_tokens) == (2, 20)
+    assert meter.usage.cost is not None
+
+
+def test_shared_calls_bill_a_lost_try_once(server: Any, make: Any) -> None:
+    choices = [{"message": {"content": None}}, {"message": {"content": "b"}}]
+    usage = {"prompt_tokens": 100, "completion_tokens": 20}
+    lost = dict(body={"choices": choices, "usage": usage})
+    good = dict(body={"choices": [{"message": {"content": "a"}}, choices[1]], "usage": usage})
+    server.play = [lost, good]
+    answers = make(share=True).generate([HELLO, HELLO])
+    assert [a.text for a in answers] == ["a", "b"]
+    assert sum(a.usage.completion_tokens for a in answers) == 40
+    assert sum(a.usage.prompt_tokens for a in answers) == 200
+    server.play = [lost]
+    answers = make(share=True, max_retries=0).generate([HELLO, HELLO])
+    assert [a.outcome for a in answers] == [Outcome.INFRA_ERROR] * 2
+    assert answers[0].usage.completion_tokens == 20 and answers[1].usage is None

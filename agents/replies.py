@@ -56,7 +56,8 @@ ONE_LINE = 300
 _TOO_LONG = re.compile(
     r"context.{0,3}(length|window|size|limit)|maximum (prompt|input) length|(prompt|input) is too long"
     r"|input.{0,40}(too long|exceeds? the (maximum|limit))|reduce the length|max_new_tokens.{0,20}must be <="
-    r"|prompt has \d+ tokens|exceeded model token limit",
+    r"|prompt has \d+ tokens|exceeded model token limit"
+    r"|max_tokens must be at least 1, got 0",  # vLLM, whose context the prompt fills exactly
     re.IGNORECASE,
 )
 _FILTERED = re.compile(

@@ -188,7 +188,10 @@ class Run:
         batch = collate(episodes, bootstrap=settings.bootstrap).to(self.accelerator.device)
         if settings.play.temperature != 1 or settings.server:
             # What was kept of the sampling are log-probs at 1, and a server's are rounded otherwise.
-            batch = dataclasses.replace(batch, old=self._policy_says(batch, self.policy))
+            said = self._policy_says(batch, self.policy)
+            if settings.server and settings.play.temperature == 1:
+                self.note(served_gap=float((said - batch.old).abs()[batch.turns.mask].mean()))
+            batch = dataclasses.replace(batch, old=said)
         if settings.kl:
             batch = batch.with_extra(reference=self.reference_says(batch))
         return batch

@@ -1,7 +1,7 @@
 """Served: a policy that is sampled by a vLLM server, which is given its weights anew before each step.
 
 Token ids go out and come back; conversations are written here, by the tokenizer that is trained with. The
-server serves the folder that the policy is saved to, and reads it again when it is told to:
+server serves the folder that the policy is saved to, and reads it again when it is told to (docs/vllm.md):
 
     VLLM_SERVER_DEV_MODE=1 vllm serve FOLDER
 """
@@ -19,6 +19,9 @@ from turnbench.agents.hf import ends_of
 from turnbench.agents.model import Answer, Completion, Prompt, Sampling
 from turnbench.envs.errors import ModelError
 from turnbench.envs.record import Failure, Outcome, Usage
+
+WHOLE = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""The distribution as it is. What isn't sent, vLLM takes from the folder's generation_config.json."""
 
 
 class Server(BaseModel):
@@ -52,9 +55,15 @@ class ServedModel:
         """Let the server read the policy as it is now. Raises ModelError where it doesn't."""
         self.save()
         self._order("/collective_rpc", {"method": "reload_weights"})
-        self._order("/reset_prefix_cache", {})
+        # Requests that are still running, given up by someone, would keep what the old weights computed.
+        said = self._order("/reset_prefix_cache?reset_running_requests=true", {})
+        if said.get("success") is False:
+            raise ModelError(
+                f"{self.server.url} keeps what the old weights computed (reset_prefix_cache)"
+            )
 
-    def _order(self, path: str, body: dict[str, Any]) -> None:
+    def _order(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """What it answers; older versions answer nothing. Raises ModelError."""
         where = f"{self.server.url}{path}"
         try:
             reply = self._client.post(path, json=body)
@@ -63,6 +72,11 @@ class ServedModel:
         if not reply.is_success:
             why = "start vLLM with VLLM_SERVER_DEV_MODE=1" if reply.status_code == 404 else reply.text
             raise ModelError(f"{where} answers {reply.status_code}: {why[:300]}")
+        try:
+            said = reply.json()
+        except ValueError:
+            said = None
+        return said if isinstance(said, dict) else {}
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Answer]:
         """One answer for each prompt, in order. Raises ModelError where a prompt can't be written."""
@@ -84,6 +98,7 @@ class ServedModel:
             "max_tokens": limit,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
+            **WHOLE,
             "stop_token_ids": sorted(self.chat.ends),
             "logprobs": 1,
             "return_token_ids": True,

@@ -16,12 +16,15 @@ from turnbench.agents.model import Sampling
 from turnbench.algorithms import trainer
 from turnbench.envs.errors import ModelError
 
+RESET = "/reset_prefix_cache?reset_running_requests=true"
+
 
 class StandIn:
-    """`broken` are the numbers of completions, from 1, that lack their token ids."""
+    """`broken` are the numbers of completions, from 1, that lack their token ids; `held`, whether the prefix
+    cache can't be emptied. As vLLM does, it takes what isn't sent from the model's own wishes: top_k 1."""
 
-    def __init__(self, folder, dev=True, broken=()):
-        self.folder, self.dev, self.broken = folder, dev, broken
+    def __init__(self, folder, dev=True, broken=(), held=False):
+        self.folder, self.dev, self.broken, self.held = folder, dev, broken, held
         self.model, self.orders, self.asked, self.lock = None, [], 0, threading.Lock()
 
     def reply(self, path, body):
@@ -29,11 +32,13 @@ class StandIn:
             self.orders.append((path, body))
             if self.dev and path == "/collective_rpc":
                 self.model = HfModel(str(self.folder))
-            return (200, {}) if self.dev else (404, {})
+                return 200, {"results": [None]}
+            return (200, {"success": not self.held}) if self.dev else (404, {})
         with self.lock:
             self.asked += 1
             number = self.asked
-        sampling = Sampling(body["temperature"], body["top_p"], body["max_tokens"])
+        temperature = 0 if body.get("top_k", 1) == 1 else body["temperature"]
+        sampling = Sampling(temperature, body["top_p"], body["max_tokens"])
         draws = np.random.default_rng(body["seed"]).random(body["max_tokens"])
         row = Row(tuple(body["prompt"]), sampling, body["max_tokens"], draws)
         self.model._worker.submit([row])
@@ -94,7 +99,7 @@ def test_a_served_policy_learns_what_one_in_the_process_does(config, serve, tmp_
         AutoModelForCausalLM.from_pretrained(f, dtype=torch.float32).state_dict() for f in (away, here)
     )
     assert all(torch.allclose(one[k], two[k], rtol=0, atol=2e-5) for k in one)
-    each = [("/collective_rpc", {"method": "reload_weights"}), ("/reset_prefix_cache", {})]
+    each = [("/collective_rpc", {"method": "reload_weights"}), (RESET, {})]
     assert stand_in.orders == each * 2 and stand_in.asked == 2 * 6 * 3
 
 
@@ -109,4 +114,11 @@ def test_an_answer_without_ids_is_one_failed_episode(config, serve, tmp_path):
 def test_a_server_that_reads_no_weights_stops_the_run_with_advice(config, serve, tmp_path):
     server = {"url": serve(StandIn(None, dev=False)), "folder": str(tmp_path / "served")}
     with pytest.raises(ModelError, match="collective_rpc.*404.*VLLM_SERVER_DEV_MODE=1"):
+        trainer("grpo")(config | {"server": server}, tmp_path / "run")
+
+
+def test_a_server_that_keeps_what_old_weights_computed_stops_the_run(config, serve, tmp_path):
+    stand_in = StandIn(tmp_path / "served", held=True)
+    server = {"url": serve(stand_in), "folder": str(tmp_path / "served")}
+    with pytest.raises(ModelError, match="keeps what the old weights computed"):
         trainer("grpo")(config | {"server": server}, tmp_path / "run")

@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from turnbench.agents.readers import LocalReader, open_reader  # noqa: E402
+from turnbench.agents.spans import fit  # noqa: E402
 from turnbench.envs.errors import ConfigError, ModelError  # noqa: E402
 
 PAIRS = [((5, 6, 7), (8, 9)), ((5, 6, 7, 8, 9, 10), (11,)), ((20, 21), (22, 23, 24))]
@@ -19,8 +20,12 @@ def local(checkpoint):
 
 
 def as_vllm(network, body):
-    """A reply in vLLM's form: for each token of the prompt the likeliest and itself, by id."""
+    """A reply in vLLM's form: for each token of the prompt the likeliest and itself, by id.
+
+    A prompt that fills the context, so that nothing can be added, is refused."""
     ids, count = body["prompt"], body["prompt_logprobs"]
+    if len(ids) + body["max_tokens"] > network.config.max_position_embeddings:
+        return {"status": 400, "body": {"error": "max_tokens must be at least 1, got 0."}}
     with torch.inference_mode():
         logprobs = network(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
     rows = [None]
@@ -45,6 +50,18 @@ def test_the_server_and_the_checkpoint_agree(server, checkpoint, local) -> None:
     reader.close()
     assert sorted(len(body["prompt"]) for body in server.bodies) == [5, 7]  # nested turns are sent once
     assert {body["max_tokens"] for body in server.bodies} == {1}
+
+
+def test_a_path_as_long_as_the_context_is_cut_to_what_the_server_takes(server, checkpoint, local):
+    network = local._worker._decoder.network
+    server.play = lambda body: as_vllm(network, body)
+    whole = [(tuple(k % 300 for k in range(local.context - 2)), (8, 9))]
+    reader = remote(server, checkpoint, context=local.context)
+    (pair,), cut = fit(whole, reader.context)
+    (theirs,), (mine,) = reader.measure([pair]), local.measure([pair])
+    reader.close()
+    assert cut == 1 and pair[1] == (8, 9)
+    np.testing.assert_allclose(mine["logprob"], theirs["logprob"], atol=1e-3)
 
 
 @pytest.mark.parametrize(

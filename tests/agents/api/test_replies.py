@@ -22,6 +22,7 @@ FIELDS = ("temperature", "top_p", "max_tokens", "stop", "seed")
 # How servers of various makes say that the prompt doesn't fit.
 TOO_LONG = [
     (400, {"error": {"code": "context_length_exceeded", "message": "no"}}),
+    (400, {"error": {"message": "max_tokens must be at least 1, got 0.", "param": "max_tokens"}}),
     (400, {"error": {"message": "maximum context length is 4097 tokens, you requested 5000"}}),
     (400, {"error": {"message": "'max_tokens' is too large: 5. The maximum context length is 40"}}),
     (400, {"error": {"message": "prompt is too long: 212345 tokens > 200000 maximum"}}),

@@ -125,6 +125,8 @@ class Jvm:
         Raises JvmLost where the process fails, which ends it, and EnvError where the simulator does.
         """
         with self._lock:
+            if self.process is not None and self.process.poll() is not None:
+                self.close()  # it ended between two calls
             if self.lost:
                 raise JvmGone("the Java process is gone")
             try:

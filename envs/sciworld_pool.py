@@ -49,7 +49,7 @@ class Pool:
         """The ids of the Java processes that run now."""
         with self._lock:
             known = [jvm.process for jvms in self._jvms.values() for jvm in jvms]
-        return [process.pid for process in known if process is not None]
+        return [process.pid for process in known if process is not None and process.poll() is None]
 
     def join(self) -> None:
         """One lease more."""

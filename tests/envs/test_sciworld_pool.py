@@ -51,6 +51,8 @@ def env(keeper):
     world.reset(seed=0, options={"task": TASK})
     yield world
     world.close()
+    for jvm in [jvm for lane, jvms in POOL._jvms.items() if lane != ("", False) for jvm in jvms]:
+        POOL.drop(jvm)
 
 
 def running(pid):
@@ -273,7 +275,9 @@ def test_a_full_process_has_no_room_for_copies(env, made, monkeypatch):
     env.step("wait1")
     assert env._lease.world is world and made == {}
     assert twin.step("look around")[0].startswith("This room") and twin.counts.replayed == len(PATH)
+    second = twin._lease.world.jvm
     twin.close()
+    POOL.drop(second)
 
 
 def test_the_compiled_copier_is_of_the_source_beside_it(tmp_path):
@@ -339,6 +343,20 @@ def test_a_killed_process_is_replaced_and_the_episode_goes_on(env):
     assert len(POOL.processes()) == 1
     other.close()
     reference.close()
+
+
+def test_processes_that_had_ended_before_are_no_failures_of_the_call(env, monkeypatch):
+    monkeypatch.setattr(sciworld_pool, "WORLDS_PER_JVM", 1)
+    monkeypatch.setattr(POOL, "_idle", {})
+    twin = env.fork()
+    env.step("wait1")
+    twin.step("look around")
+    first, second = env._lease.world.jvm, twin._lease.world.jvm
+    twin.close()
+    kill_all()
+    for jvm in (first, second):
+        jvm.process.wait()
+    assert first is not second and env.step("look around")[0].startswith("This room")
 
 
 def test_a_hung_process_is_replaced(env):

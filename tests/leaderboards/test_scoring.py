@@ -158,7 +158,7 @@ def test_bad_conversations_are_named(tmp_path, line, why) -> None:
     (tmp_path / "a.jsonl").write_text(line + "\n", encoding="utf-8")
     with pytest.raises(LogError, match=why):
         read_cases(tmp_path / "a.jsonl")
-    with pytest.raises(LogError, match="neither"):
+    with pytest.raises(LogError, match="No such file"):
         read_cases(tmp_path / "none")
 
 

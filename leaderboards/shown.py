@@ -21,6 +21,7 @@ from turnbench.leaderboards.log import (
     read_header,
 )
 from turnbench.leaderboards.scored import Rated
+from turnbench.leaderboards.table import span
 
 Strips = Mapping[str, Mapping[str, Sequence[float]]]
 """Numbers by turn: by the strip's name, with its unit in brackets, and a case's id (cases.py)."""
@@ -141,15 +142,13 @@ def _verdict(row: Mapping[str, Any]) -> list[str]:
 def _auroc(row: Mapping[str, Any]) -> str:
     if row.get("auroc") is None:
         return str(row.get("why", "-"))
-    low, high = row["interval"]
-    return f"{row['auroc']:.3f} ({low:.3f}-{high:.3f})"
+    return f"{row['auroc']:.3f} ({span(*row['interval'])})"
 
 
 def _cell(cell: Mapping[str, Any] | None) -> str:
     if cell is None:
         return "-"
-    low, high = cell["interval"]
-    return f"{cell['mean']:.3f} ({low:.3f}-{high:.3f})"
+    return f"{cell['mean']:.3f} ({span(*cell['interval'])})"
 
 
 def _number(value: float | None) -> str:

@@ -116,11 +116,16 @@ def _notes(entries: Iterable[Entry]) -> Iterator[str]:
                 yield f"{entry['system']['name']}: {means} on {of}"
 
 
+def span(low: float, high: float) -> str:
+    """An interval as text; a minus would run into the dash."""
+    return f"{low:.3f}-{high:.3f}" if low >= 0 else f"{low:.3f} to {high:.3f}"
+
+
 def _row(entry: Entry, clipped: bool) -> list[str]:
     score, compute, results = entry["score"], entry["compute"], entry["results"]
     cost = "unknown" if compute["cost"] is None else f"${compute['cost']:.2f}"
     worlds = [_mean(result["score"]) for result in results] if len(results) > 1 else []
-    interval = " ({:.3f}-{:.3f})".format(*score["ci95"]) if score else ""
+    interval = f" ({span(*score['ci95'])})" if score else ""
     return [
         entry["system"]["name"],
         _model(entry),

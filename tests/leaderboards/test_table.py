@@ -7,7 +7,7 @@ from rich.console import Console
 
 from turnbench.leaderboards.entry import entries_of
 from turnbench.leaderboards.runner import run
-from turnbench.leaderboards.table import table
+from turnbench.leaderboards.table import span, table
 
 
 def shown(entries: Any, width: int = 110) -> str:
@@ -110,3 +110,8 @@ def test_square_brackets_are_shown_as_they_are(suite: Any, tmp_path: Path) -> No
     (entry,) = entries_of(tmp_path)
     entry["privileges"] = ["[red]x[/red]"]
     assert "[red]x[/red]" in shown([entry])
+
+
+def test_a_negative_bound_does_not_run_into_the_dash():
+    assert span(0.125, 0.5) == "0.125-0.500"
+    assert span(-0.097, -0.009) == "-0.097 to -0.009"

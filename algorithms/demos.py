@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from turnbench import envs
 from turnbench.agents.model import Message
 from turnbench.envs.core import MAX_SEED, TextEnv
+from turnbench.envs.demonstrate import solve
 from turnbench.envs.errors import ConfigError, UnknownName
 from turnbench.envs.record import Task, Trajectory
 
@@ -26,6 +27,7 @@ DEMONSTRATORS: dict[str, str] = {
     "turnbench/TextCraft-v0": "turnbench.envs.textcraft_plan:demonstrate",
     "turnbench/TextCraftMadeUp-v0": "turnbench.envs.textcraft_plan:demonstrate",
     "turnbench/ToolWorld-v0": "turnbench.envs.toolworld_plan:demonstrate",
+    "turnbench/WebShop-v0": "turnbench.envs.webshop_plan:demonstrate",
 }
 
 
@@ -39,7 +41,14 @@ class Source(BaseModel):
     split: str = Field("train", description="Split whose tasks are played.")
     demonstrator: str | None = Field(
         None,
-        description='"module:function" that plays; null for the one registered for the environment.',
+        description='"module:function" that plays; null for the one registered for the environment, else '
+        "the world's own solution.",
+    )
+    repeat: int | None = Field(
+        None,
+        ge=1,
+        description="So many different demonstrations of a task, which are kept and drawn again; null: a "
+        "new one each time.",
     )
     mistakes: float = Field(0.0, ge=0, lt=1, description="Probability of a wrong action a turn.")
     file: Path | None = Field(
@@ -79,7 +88,7 @@ def conversation(path: Trajectory) -> Conversation:
 
 
 class EnvStream:
-    """Demonstrations of a world's own demonstrator, task and seed drawn anew each time."""
+    """Demonstrations of a world's own demonstrator, task and seed drawn anew each time (or see `repeat`)."""
 
     def __init__(self, source: Source) -> None:
         assert source.env is not None
@@ -90,17 +99,31 @@ class EnvStream:
             raise ConfigError(
                 f"split {source.split!r} of {source.env} has no tasks with {source.options}"
             )
-        self.play = demonstrator(source.demonstrator or source.env)
+        self.play, self.again = demonstrator(source), source.repeat
+        self.kept: dict[tuple[int, int], Conversation | None] = {}
 
     def draw(self, rng: np.random.Generator) -> Conversation:
         """A successful demonstration of a random task of the split."""
         for _ in range(TRIES):
-            task = self.tasks[int(rng.integers(len(self.tasks)))]
-            chosen = Task(str(self.source.env), task, self.source.split, int(rng.integers(MAX_SEED)))
-            path = self.play(self.env, chosen, rng, self.source.mistakes)
-            if path.success is not False and path.failure is None:
-                return conversation(path)
+            number = int(rng.integers(len(self.tasks)))
+            found = self.keep(number, rng) if self.again else self.demonstrate(number, rng)
+            if found is not None:
+                return found
         raise ConfigError(f"{TRIES} demonstrations in {self.source.env} failed: are its turns too few?")
+
+    def keep(self, number: int, rng: np.random.Generator) -> Conversation | None:
+        """One of the demonstrations of a task, played if it was not drawn before."""
+        key = number, int(rng.integers(self.again or 1))
+        if key not in self.kept:
+            self.kept[key] = self.demonstrate(number, np.random.default_rng(key))
+        return self.kept[key]
+
+    def demonstrate(self, number: int, rng: np.random.Generator) -> Conversation | None:
+        """A demonstration of a task; None if it fails."""
+        seed = int(rng.integers(MAX_SEED))
+        task = Task(str(self.source.env), self.tasks[number], self.source.split, seed)
+        path = self.play(self.env, task, rng, self.source.mistakes)
+        return conversation(path) if path.success is not False and path.failure is None else None
 
 
 class FileStream:
@@ -133,17 +156,20 @@ class Examples:
         return self.streams[int(rng.choice(len(shares), p=shares / shares.sum()))].draw(rng)
 
 
-def demonstrator(name: str) -> Demonstrator:
-    """The demonstrator registered for an environment id, or named as "module:function"."""
-    module, colon, attribute = DEMONSTRATORS.get(name, name).partition(":")
+def demonstrator(source: Source) -> Demonstrator:
+    """The demonstrator that a source names, else the one of its environment, else its own solution."""
+    name = source.demonstrator or DEMONSTRATORS.get(str(source.env))
+    if name is None:
+        return solve
+    module, colon, attribute = name.partition(":")
     try:
         if not colon:
             raise AttributeError(name)
         return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
     except (ModuleNotFoundError, AttributeError) as error:
-        if name in DEMONSTRATORS:
+        if name in DEMONSTRATORS.values():
             raise
-        raise UnknownName("demonstrator", name, DEMONSTRATORS) from error
+        raise UnknownName("demonstrator", name, DEMONSTRATORS.values()) from error
 
 
 def read_conversations(path: Path) -> list[Conversation]:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from turnbench.envs.core import TextEnv
+from turnbench.envs.demonstrate import guided
 from turnbench.envs.errors import ConfigError, EnvError
-from turnbench.envs.record import Outcome, Task, Trajectory, Turn
+from turnbench.envs.record import Task, Trajectory
 from turnbench.envs.textcraft import TextCraft
 from turnbench.envs.textcraft_recipes import Ingredient, Recipe, RecipeBook, plain, recipe_book
 
@@ -124,31 +125,26 @@ class _Sketch:
 
 
 def demonstrate(env: TextEnv, task: Task, rng: np.random.Generator, mistakes: float = 0.0) -> Trajectory:
-    """Play `task` by plan. With probability `mistakes` a turn is a wrong action instead, after
-    which the plan is made anew; the numbers of these turns are in `info["mistakes"]`.
-
-    The trajectory is an episode of `env` itself, whatever its recipe book and turn limit.
-    """
+    """Play `task` by plan (see `guided`); after a mistake the plan is made anew."""
     if not isinstance(env, TextCraft):
         raise ConfigError(f"this planner plays TextCraft, not {type(env).__name__}")
-    observation, _ = env.reset(seed=task.seed, options={"task": task.id})
-    todo = plan(env.goal, book=env.book)
-    turns: list[Turn] = []
-    wrong: list[int] = []
-    truncated = False
-    while not env.over:
-        if astray := rng.random() < mistakes:
-            wrong.append(len(turns))
-        action = _mistake(env, todo, rng) if astray else todo[0]
-        seen, reward, _, truncated, _ = env.step(action)
-        turns.append(Turn(observation, action, reward))
-        observation = seen
+    return guided(env, task, rng, mistakes, lambda: _Planner(env))
+
+
+class _Planner:
+    def __init__(self, env: TextCraft) -> None:
+        self.env, self.todo = env, plan(env.goal, book=env.book)
+
+    def right(self) -> str:
+        return self.todo[0]
+
+    def wrong(self, rng: np.random.Generator) -> str:
+        return _mistake(self.env, self.todo, rng)
+
+    def moved(self, action: str, observation: str, astray: bool) -> None:
+        env = self.env
         if not env.over:
-            todo = plan(env.goal, env.inventory, env.book) if astray else todo[1:]
-    outcome = Outcome.TRUNCATED if truncated else Outcome.OK
-    return Trajectory(
-        task, tuple(turns), observation, outcome, success=not truncated, info={"mistakes": wrong}
-    )
+            self.todo = plan(env.goal, env.inventory, env.book) if astray else self.todo[1:]
 
 
 def _mistake(env: TextCraft, todo: list[str], rng: np.random.Generator) -> str:

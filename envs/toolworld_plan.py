@@ -5,45 +5,44 @@ import json
 import numpy as np
 
 from turnbench.envs.core import TextEnv
+from turnbench.envs.demonstrate import guided
 from turnbench.envs.errors import ConfigError
-from turnbench.envs.record import Json, Outcome, Task, Trajectory, Turn
+from turnbench.envs.record import Json, Task, Trajectory
 from turnbench.envs.toolcall import call_text
 from turnbench.envs.toolworld import UNAVAILABLE, ToolWorld
 
 
 def demonstrate(env: TextEnv, task: Task, rng: np.random.Generator, mistakes: float = 0.0) -> Trajectory:
-    """Play `task` by its ground truth. With probability `mistakes` a call is a wrong one instead; the
-    numbers of these turns are in `info["mistakes"]`. They change nothing, so the plan stays as it is.
+    """Play `task` by its ground truth (see `guided`). Mistakes are calls that change nothing, so the
+    plan stays as it is.
     """
     if not isinstance(env, ToolWorld):
         raise ConfigError(f"this demonstrator plays ToolWorld, not {type(env).__name__}")
-    observation, _ = env.reset(seed=task.seed, options={"task": task.id})
-    todo = env.plan()
-    turns: list[Turn] = []
-    wrong: list[int] = []
-    truncated, success = False, False
-    while not env.over:
-        astray = rng.random() < mistakes and todo[0].startswith("{")
-        action = _mistake(env, json.loads(todo[0]), turns, rng) if astray else todo[0]
-        if astray:
-            wrong.append(len(turns))
-        seen, reward, _, truncated, info = env.step(action)
-        turns.append(Turn(observation, action, reward))
-        observation, success = seen, bool(info.get("success"))
-        if not astray and seen != UNAVAILABLE:
-            todo = todo[1:]
-    outcome = Outcome.TRUNCATED if truncated else Outcome.OK
-    return Trajectory(
-        task, tuple(turns), observation, outcome, success=success, info={"mistakes": wrong}
-    )
+    return guided(env, task, rng, mistakes, lambda: _Clerk(env))
 
 
-def _mistake(env: ToolWorld, call: Json, turns: list[Turn], rng: np.random.Generator) -> str:
+class _Clerk:
+    def __init__(self, env: ToolWorld) -> None:
+        self.env, self.todo, self.done = env, env.plan(), list[str]()
+
+    def right(self) -> str:
+        return self.todo[0]
+
+    def wrong(self, rng: np.random.Generator) -> str | None:
+        if not self.todo[0].startswith("{"):
+            return None
+        return _mistake(self.env, json.loads(self.todo[0]), self.done, rng)
+
+    def moved(self, action: str, observation: str, astray: bool) -> None:
+        self.done.append(action)
+        if not astray and observation != UNAVAILABLE:
+            self.todo = self.todo[1:]
+
+
+def _mistake(env: ToolWorld, call: Json, done: list[str], rng: np.random.Generator) -> str:
     """A wrong call such as a learner makes: misspelt, incomplete, with a made-up id, or needless."""
     name, arguments = call["name"], dict(call["arguments"])
-    looked = [
-        turn.action for turn in turns if turn.action.startswith(('{"name": "find', '{"name": "sea'))
-    ]
+    looked = [action for action in done if action.startswith(('{"name": "find', '{"name": "sea'))]
     kind = rng.integers(4)
     if kind == 0 and looked:
         return looked[int(rng.integers(len(looked)))]

@@ -105,8 +105,7 @@ class WebShop(TextEnv):
         """Find the product by its title, choose what the goal names, buy."""
         if self.goal is None:
             return ()
-        wanted = [value if isinstance(value, str) else value[1] for value in self.goal.options]
-        clicks = [self.goal.product.asin.lower(), *wanted, "buy now"]
+        clicks = [self.goal.product.asin.lower(), *self.goal.values, "buy now"]
         return [f"search[{self.goal.product.title}]", *(f"click[{name}]" for name in clicks)]
 
     def fork(self) -> Self:

@@ -57,6 +57,11 @@ class Goal:
     options: tuple[Option, ...]
     price_upper: float
 
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values of its options."""
+        return tuple(option if isinstance(option, str) else option[1] for option in self.options)
+
 
 # --- goals --------------------------------------------------------------------------------------------
 

@@ -94,6 +94,17 @@ def test_sources_open_and_close_by_step():
         Examples([shallow], 0).draw(0, 10)
 
 
+def test_repeated_demonstrations_are_played_once_each():
+    told = Examples([Source(**DEMO | {"repeat": 2, "options": {"min_depth": 2}})], 0)
+    (stream,) = told.streams
+    seen = {told.draw(k).messages for k in range(600)}
+    assert len(stream.tasks) < len(seen) <= len(stream.kept) <= 2 * len(stream.tasks)
+    stream.demonstrate = None  # all is known
+    again = {told.draw(k).messages for k in range(600)}
+    assert again == seen
+    assert Examples(told.sources, 9).draw(5).messages in seen  # whatever the seed of the draws
+
+
 def test_failed_demonstrations_are_not_learned_from():
     with pytest.raises(ConfigError, match="turns too few"):
         Examples([Source(**DEMO | {"options": {"min_depth": 3, "max_turns": 1}})], 0).draw(0)

@@ -12,7 +12,7 @@ from turnbench.agents.react import ReActPolicy
 from turnbench.agents.rollout import Rollout, play
 from turnbench.algorithms.batch import Episode, Ids
 from turnbench.algorithms.served import ServedModel
-from turnbench.envs import make
+from turnbench.envs import make, with_turns
 from turnbench.envs.core import TextEnv, mix
 from turnbench.envs.errors import ConfigError, ModelError
 from turnbench.envs.record import Failure, Outcome, Task, trajectory_from_json, trajectory_to_json
@@ -41,7 +41,7 @@ class World(BaseModel):
 
     def make(self) -> TextEnv:
         """A new environment."""
-        return make(self.id, max_turns=self.max_turns, **self.options)
+        return make(self.id, **with_turns(self.options, self.max_turns))
 
     def task_ids(self, env: TextEnv) -> Sequence[str]:
         """The tasks to draw from. Raises ConfigError, UnknownName."""

@@ -7,7 +7,7 @@ file here and one line below. Other packages bring theirs through an entry point
 
 import importlib
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,18 @@ def make(env_id: str, **kwargs: Any) -> "TextEnv":
         )
         return env
     return PlainEnv(factory, **kwargs)
+
+
+def with_turns(options: Mapping[str, Any], max_turns: int | None) -> dict[str, Any]:
+    """Arguments of `make` from an environment's options and a number of turns named beside them.
+
+    Raises ConfigError where both say how many turns there are.
+    """
+    if max_turns is None:
+        return dict(options)
+    if "max_turns" in options:
+        raise ConfigError("max_turns stands beside the environment's options and in them: keep one")
+    return {**options, "max_turns": max_turns}
 
 
 def list_envs() -> list[str]:

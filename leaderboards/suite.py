@@ -265,8 +265,7 @@ def _check_model(spec: dict[str, Any]) -> None:
 
 def make_env(spec: EnvSpec) -> TextEnv:
     """A new environment as the suite wants it."""
-    turns = {} if spec.max_turns is None else {"max_turns": spec.max_turns}
-    return envs.make(spec.id, **spec.options, **turns)
+    return envs.make(spec.id, **envs.with_turns(spec.options, spec.max_turns))
 
 
 def tasks_of(spec: EnvSpec) -> list[str]:

@@ -25,6 +25,7 @@ from turnbench.agents.chat import Chat
 from turnbench.agents.model import Message, Prompt
 from turnbench.algorithms import ALGORITHMS, objectives, trainer
 from turnbench.algorithms.advantages import Turns
+from turnbench.algorithms.collect import World
 from turnbench.algorithms.losses import paid
 from turnbench.algorithms.mpo import Mpo
 from turnbench.algorithms.settings import checked
@@ -449,3 +450,11 @@ def test_the_example_config_is_a_valid_one():
     settings = checked(Mpo, yaml.safe_load(path.read_text(encoding="utf-8")))
     assert settings.algorithm == "mpo" and settings.env.split in settings.env.make().splits
     assert settings.evaluation.split != settings.env.split
+
+
+def test_turns_may_be_named_in_the_options_or_beside_them_but_not_twice():
+    named = World(id="turnbench/TextCraft-v0", options={"max_turns": 3})
+    beside = World(id="turnbench/TextCraft-v0", max_turns=3)
+    assert named.make().max_turns == beside.make().max_turns == 3
+    with pytest.raises(ConfigError, match="keep one"):
+        World(id="turnbench/TextCraft-v0", max_turns=3, options={"max_turns": 3}).make()

@@ -65,6 +65,7 @@ def test_the_text_is_read() -> None:
         ("standins:World-v0", "nowhere:World-v0", 6, "unknown environment"),
         ("split: test", "split: tests", 7, "unknown split 'tests'; known: test"),
         ("good1]", "good11x]", 8, "unknown task of split 'test' 'good11x'; known: good11"),
+        ("{pause: 0}", "{max_turns: 5}", 6, "max_turns stands beside the environment's options"),
         ("{pause: 0}", "{pauze: 0}", 10, "unknown option of standins:World-v0 'pauze'; known: pause"),
         ("max_turns: 4", "max_turns: 0", 9, "envs.0.max_turns: "),
         ("backend: standins:Echo", "backend: hff", 12, "unknown backend 'hff'; known: hf"),

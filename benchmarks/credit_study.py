@@ -47,6 +47,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "grpo": ("grpo", {}),
     "gspo": ("gspo", {"clip_low": 0.05, "clip_high": 0.05}),
     "sao": ("sao", {}),
+    "start": ("grpo", {"steps": 1, "lr": 1e-12}),  # what all begin with, measured as they are
 }
 CLAIMS = [  # each step of the way from PPO to MPO, then MPO against the others
     ("ppo, turn GAE", "ppo"),

@@ -70,7 +70,12 @@ class Config(BaseModel):
     lora_rank: int = Field(0, ge=0, description="Rank of LoRA adapters (peft); 0 fits all weights.")
     text: Literal["chat", "report"] = Field("chat", description="How a state is written.")
     history: int | None = Field(None, ge=0, description="Past rounds that are shown; null for all.")
-    max_tokens: int = Field(1024, ge=16, description="Longest text of a state.")
+    max_tokens: int | None = Field(
+        None,
+        ge=16,
+        description="Longest text of a state; null: the backbone's context. Where states are cut, "
+        "those of a rollout can't be learned from in one pass.",
+    )
     pool: Literal["mean", "last"] = Field("mean", description="Hidden states that the head reads.")
     predicts: Literal["return", "future"] = Field(
         "return", description="The whole return, or what is still to come (needs rewards at test time)."
@@ -164,9 +169,9 @@ class _Run:
     def __init__(self, settings: Config, out: Path, populations: Sequence[Any]) -> None:
         self.settings, self.out = settings, out
         self.tokenizer, trunk = load_backbone(shipped_path(settings.backbone))
-        limit = getattr(trunk.config.get_text_config(), "max_position_embeddings", settings.max_tokens)
+        limit = getattr(trunk.config.get_text_config(), "max_position_embeddings", 1024)
         self.network = Regressor(_adapted(trunk, settings), settings.pool)
-        longest = min(settings.max_tokens, limit)
+        longest = min(settings.max_tokens or limit, limit)
         self.reader = Reader(self.tokenizer, settings.text, settings.history, longest)
         returns = [p.ret for population in populations for p in population.trajectories if not p.missing]
         self.missing = sum(p.missing for population in populations for p in population.trajectories)

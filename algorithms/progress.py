@@ -3,10 +3,10 @@
 import json
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -14,6 +14,7 @@ from rich.progress import Progress as Bar
 
 from turnbench.algorithms.checkpoint import write_text
 
+T = TypeVar("T")
 SHOWN = {
     "loss": "loss",
     "held_out_loss": "held-out",
@@ -25,7 +26,9 @@ SHOWN = {
     "clip_fraction": "clipped",
     "explained_variance": "explained",
     "eta2": "eta2",
+    "pearson": "r",
 }
+MEASURED = {"held_out_loss", "pearson"}  # rows that are always shown
 QUIET = 10.0  # seconds between two plain lines where there is no terminal
 
 
@@ -66,18 +69,18 @@ class Progress:
         if self.board:
             self.board.close()
 
-    def row(self, step: int, **values: float) -> None:
-        """Add one row of metrics, by name."""
+    def row(self, step: int, **values: Any) -> None:
+        """Add one row of metrics, by name. What is no number is kept, but not shown."""
         if self.file is None:
             return
         self.file.write(json.dumps({"step": step, **values}) + "\n")
         self.file.flush()
         if self.board:
             _draw(self.board, [{"step": step, **values}])
-        self.latest |= values
+        self.latest |= _numbers(values)
         self.bar.update(self.job, completed=step, note=self._note())
         now = time.monotonic()
-        due = now - self.spoke >= QUIET or step == self.steps or "held_out_loss" in values
+        due = now - self.spoke >= QUIET or step == self.steps or MEASURED & values.keys()
         if due and not self.console.is_terminal:
             self.spoke = now
             self.say(f"step {step}/{self.steps} {self._note()}")
@@ -96,6 +99,24 @@ class Progress:
             f"{label} {self.latest[name]:.3f}" for name, label in SHOWN.items() if name in self.latest
         ]
         return "  ".join([*parts, f"{rate:,.0f} tokens/s"])
+
+
+def told(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """The items, while the terminal shows how many of `total` there have been."""
+    console, spoke = Console(stderr=True), time.monotonic()
+    columns = (TextColumn(what), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        job = bar.add_task(what, total=total)
+        for count, item in enumerate(items, start=1):
+            bar.update(job, completed=count)
+            if not console.is_terminal and time.monotonic() - spoke >= QUIET:
+                spoke = time.monotonic()
+                console.print(f"{count}/{total} {what}", highlight=False, soft_wrap=True)
+            yield item
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
 def _rows_until(path: Path, step: int) -> list[str]:
@@ -127,7 +148,7 @@ def _open_board(folder: Path, rows: Iterable[dict[str, float]]) -> Any:
 
 def _draw(board: Any, rows: Iterable[dict[str, float]]) -> None:
     for row in rows:
-        for name, value in row.items():
+        for name, value in _numbers(row).items():
             if name != "step":
                 board.add_scalar(name, value, row["step"])
     board.flush()

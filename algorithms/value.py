@@ -14,7 +14,6 @@ Targets, with y the return of the rollout that the state is on:
     binary       the same from P(success), for worlds that pay all or nothing
 """
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from torch import Tensor
 from turnbench import envs
 from turnbench.agents import shipped_path
 from turnbench.agents.regression import Card, Reader, Regressor, load_backbone, save_value
-from turnbench.algorithms.checkpoint import write_text
+from turnbench.algorithms.progress import Progress, told
 from turnbench.algorithms.settings import checked, claim
 from turnbench.algorithms.value_data import (
     FILE,
@@ -137,7 +136,8 @@ def _populations(settings: Config, out: Path) -> list[Any]:
         tasks = [tasks[k] for k in sorted(chosen)]
     env = envs.make(settings.env, **settings.options)
     model = dict(settings.model or {})
-    return list(collect(out / FILE, env, tasks, settings.group, model, settings.policy))
+    played = collect(out / FILE, env, tasks, settings.group, model, settings.policy)
+    return list(told(played, len(tasks), f"tasks played, {settings.group} rollouts each"))
 
 
 def _file(path: Path) -> Path:
@@ -221,22 +221,22 @@ class _Run:
         )
         steps = math.ceil(len(self.train_set) / self.settings.batch) * self.settings.epochs
         best, kept, since = -math.inf, self._state(), 0
-        write_text(self.out / "metrics.jsonl", "")
-        for epoch in range(self.settings.epochs):
-            self._epoch(epoch, steps, optimizer)
-            quality = self.history[-1]["pearson"] or 0.0
-            if quality > best:
-                best, kept, since = quality, self._state(), 0
-            else:
-                since += 1
-            if since >= self.settings.patience:
-                break
+        with Progress(self.out, 0, steps, True) as bar:
+            for epoch in range(self.settings.epochs):
+                self._epoch(epoch, steps, optimizer, bar)
+                quality = self.history[-1]["pearson"] or 0.0
+                if quality > best:
+                    best, kept, since = quality, self._state(), 0
+                else:
+                    since += 1
+                if since >= self.settings.patience:
+                    break
         self.network.load_state_dict(kept, strict=False)
         return self._write()
 
-    def _epoch(self, epoch: int, steps: int, optimizer: torch.optim.Optimizer) -> None:
+    def _epoch(self, epoch: int, steps: int, optimizer: torch.optim.Optimizer, bar: Progress) -> None:
         """One pass in a random order, then a look at the held-out tasks."""
-        settings, started, losses = self.settings, time.perf_counter(), []
+        settings, losses, step = self.settings, [], 0
         order = np.random.default_rng([settings.seed, 2, epoch]).permutation(len(self.train_set))
         self.network.train()
         for number, start in enumerate(range(0, len(order), settings.batch)):
@@ -244,12 +244,13 @@ class _Run:
             for group in optimizer.param_groups:
                 group["lr"] = settings.lr * _schedule(step / steps, settings.warmup)
             batch = [self.train_set[k] for k in order[start : start + settings.batch]]
+            started = time.perf_counter()
             losses.append(self._step(batch, optimizer))
-        seconds = time.perf_counter() - started
-        row = {"epoch": epoch, "loss": float(np.mean(losses)), "seconds": seconds, **self.measure()}
+            tokens = sum(len(example.row.ids) for example in batch)
+            bar.row(step + 1, loss=losses[-1], tokens=tokens, seconds=time.perf_counter() - started)
+        row = {"epoch": epoch, "epoch_loss": float(np.mean(losses)), **self.measure()}
         self.history.append(row)
-        with (self.out / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        bar.row(step + 1, **row)
 
     def _step(self, batch: Sequence[Example], optimizer: torch.optim.Optimizer) -> float:
         outputs = self.network([example.row for example in batch])

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from pictures import Curve, draw
 
 from turnbench.agents.core import Population
 from turnbench.leaderboards.cells import SELECTORS
@@ -131,68 +132,33 @@ def strata_of(base: Row) -> dict[str, Callable[[Key], bool]]:
 
 # --- the picture ------------------------------------------------------------------------------------------
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 380, 60, 190, 20, 50
-LINES = {
-    ("amc", "oracle_max"): ("#1b7837", ""),
-    ("amc", SUBMITTED): ("#1b7837", "6 4"),
-    ("best-of", "oracle_max"): ("#2166ac", ""),
-    ("best-of", SUBMITTED): ("#2166ac", "6 4"),
-}
-
-
-def across(size: int) -> float:
-    """Horizontal place of a number of paths."""
-    return LEFT + math.log(size / SIZES[0]) / math.log(SIZES[-1] / SIZES[0]) * (WIDTH - LEFT - RIGHT)
-
-
-def down(value: float, highest: float) -> float:
-    """Vertical place of a mean return."""
-    return TOP + (1 - value / highest) * (HEIGHT - TOP - BOTTOM)
-
-
-def picture(curves: Mapping[tuple[str, str], Mapping[int, float]]) -> str:
-    """Mean return against N as SVG."""
-    highest = math.ceil(10 * max(max(of.values()) for of in curves.values())) / 10
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        'font-family="sans-serif" font-size="13">',
-        "<title>Mean return against the number of paths</title>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-    ]
-    for tick in np.arange(0, highest + 0.05, 0.1):
-        y = down(tick, highest)
-        parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:.1f}</text>')
-    for size in SIZES:
-        x = across(size)
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{size}</text>')
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">paths N</text>')
-    ends = {name: down(of[max(of)], highest) for name, of in curves.items()}
-    place = -math.inf
-    for name in sorted(ends, key=lambda name: ends[name]):  # labels keep clear of each other
-        place = max(ends[name], place + 17)
-        colour, dashes = LINES[name]
-        points = " ".join(f"{across(n):.1f},{down(v, highest):.1f}" for n, v in curves[name].items())
-        parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" '
-            f'stroke-dasharray="{dashes}"/>'
-        )
-        said = f"{'AMC' if name[0] == 'amc' else 'best-of-N'}, {name[1].replace('_', ' ')}"
-        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{place + 4:.1f}" fill="{colour}">{said}</text>')
-    return "\n".join([*parts, "</svg>\n"])
+LINES = {"amc": ("AMC", "#1b7837"), "best-of": ("best-of-N", "#2166ac")}
 
 
 def curve(rows: Mapping[str, Row], kind: str, selector: str) -> dict[int, float]:
-    """Mean return by N; one path is ReAct's for both kinds."""
-    named = {
-        n: rows.get(f"{kind}-{n}" if n > 1 else "best-of-1*", rows.get(f"{kind}-{n}*")) for n in SIZES
-    }
+    """Mean return by N. Best-of-N is read from subsets wherever they are, so that one rule makes its curve;
+    of one path there is only that."""
+    names = {n: f"{kind}-{n}*" if kind == "best-of" or n == 1 else f"{kind}-{n}" for n in SIZES}
+    names[1] = "best-of-1*"
+    found = {n: rows.get(name) or rows.get(name.rstrip("*")) for n, name in names.items()}
     return {
         n: float(np.mean([values[selector] for values in row.values()]))
-        for n, row in named.items()
+        for n, row in found.items()
         if row
     }
+
+
+def picture(rows: Mapping[str, Row], path: Path) -> None:
+    """Mean return against N."""
+    curves = {}
+    for kind, (said, colour) in LINES.items():
+        for selector in ("oracle_max", SUBMITTED):
+            if points := curve(rows, kind, selector):
+                x, y = list(points), list(points.values())
+                name = f"{said}, {selector.replace('_', ' ')}"
+                curves[name] = Curve(x, y, colour=colour, dashed=selector == SUBMITTED)
+    ticks = {"xticks": SIZES, "xticklabels": SIZES}
+    draw(path, {"": curves}, "paths N", "mean return", xscale="log", ylim=(0, None), **ticks)
 
 
 def main() -> None:
@@ -248,8 +214,7 @@ def main() -> None:
             )
         )
     if options.svg:
-        curves = {(kind, s): curve(rows, kind, s) for kind, s in LINES}
-        options.svg.write_text(picture({k: v for k, v in curves.items() if v}), encoding="utf-8")
+        picture(rows, options.svg)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How the particles of Agentic Monte Carlo approach the exact posterior as their number grows.
 
-    python docs/amc_convergence.py            # writes docs/amc_convergence.svg, prints the numbers
+    python benchmarks/amc_convergence.py      # writes docs/amc_convergence.svg, prints the numbers
 
 The toy world has 12 paths, all known. Total variation between the weighted particles and the exact
 posterior, mean of many runs; resampling after turns 1 and 3 of 4.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from pictures import Curve, draw
 
 from turnbench.agents.amc import AMC, Cloud
 from turnbench.agents.core import Population
@@ -109,61 +110,27 @@ def curves() -> dict[str, list[float]]:
     return found
 
 
-# --- the picture: two logarithmic axes, nothing else ----------------------------------------------
-
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 400, 70, 230, 20, 50
-LOWEST, HIGHEST = 0.005, 1.0
 COLOURS = ("#1b7837", "#2166ac", "#777777", "#d6604d", "#762a83")
 
-
-def across(size: float) -> float:
-    """Horizontal place of a number of particles."""
-    part = math.log(size / SIZES[0]) / math.log(SIZES[-1] / SIZES[0])
-    return LEFT + part * (WIDTH - LEFT - RIGHT)
-
-
-def down(value: float) -> float:
-    """Vertical place of a distance."""
-    part = math.log(HIGHEST / max(value, LOWEST)) / math.log(HIGHEST / LOWEST)
-    return TOP + part * (HEIGHT - TOP - BOTTOM)
-
-
-def picture(found: dict[str, list[float]]) -> str:
-    """The curves as SVG."""
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        'font-family="sans-serif" font-size="13">',
-        "<title>Total variation to the exact posterior against the number of particles</title>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-    ]
-    for tick in (0.01, 0.03, 0.1, 0.3, 1):
-        y = down(tick)
-        parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
-    for size in SIZES:
-        text = (
-            f'<text x="{across(size):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{size}</text>'
-        )
-        parts.append(text)
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">particles N</text>')
-    parts.append(
-        f'<text transform="translate(18 {HEIGHT / 2 - 10}) rotate(-90)" text-anchor="middle">'
-        "total variation to the posterior</text>"
-    )
-    ends = sorted(((down(values[-1]), name) for name, values in found.items()))
-    places: dict[str, float] = {}
-    for y, name in ends:  # labels keep clear of each other
-        places[name] = max([y, *(place + 17 for place in places.values())])
-    for (name, values), colour in zip(found.items(), COLOURS, strict=True):
-        points = " ".join(f"{across(n):.1f},{down(v):.1f}" for n, v in zip(SIZES, values, strict=True))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        x, y = WIDTH - RIGHT + 8, places[name] + 4
-        parts.append(f'<text x="{x}" y="{y:.1f}" fill="{colour}">{name}</text>')
-    return "\n".join([*parts, "</svg>\n"])
-
-
 if __name__ == "__main__":
-    target = Path(__file__).with_suffix(".svg")
-    target.write_text(picture(curves()), encoding="utf-8")
+    found = curves().items()
+    lines = {
+        name: Curve(SIZES, y, colour=colour) for (name, y), colour in zip(found, COLOURS, strict=True)
+    }
+    ticks = {
+        "xticks": SIZES,
+        "xticklabels": SIZES,
+        "yticks": (0.01, 0.1, 1),
+        "yticklabels": (0.01, 0.1, 1),
+    }
+    target = Path(__file__).parents[1] / "docs" / "amc_convergence.svg"
+    draw(
+        target,
+        {"": lines},
+        "particles N",
+        "total variation to the posterior",
+        xscale="log",
+        yscale="log",
+        **ticks,
+    )
     print(f"wrote {target.name}")

@@ -55,7 +55,13 @@ CLAIMS = [  # each step of the way from PPO to MPO, then MPO against the others
     ("mpo", "mpo, token ratio"),
     *[("mpo", other) for other in METHODS if other not in ("mpo", "mpo, token ratio", "ppo, turn GAE")],
 ]
-CRITICS = {"critic": "own", "critic_lr": 2e-3, "critic_warmup": 3, "critic_steps": 2}
+CRITICS = {
+    "critic": "own",
+    "critic_lr": 2e-3,
+    "critic_warmup": 3,
+    "critic_steps": 2,
+    "bootstrap": False,  # running out of turns is failure
+}
 COMMON: dict[str, Any] = {
     "steps": 20,
     "tasks": 4,
@@ -75,7 +81,7 @@ TEXTCRAFT: dict[str, Any] = {
     "steps": 15,
     "group": 6,
     "lr": 5e-4,
-    "critic_lr": 5e-4,
+    "critic_lr": 1e-3,
     "critic_warmup": 2,
     "critic_steps": 1,
     "minibatches": 2,  # so that half of the updates are off-policy
@@ -235,8 +241,11 @@ COLUMNS = {
 
 
 def show(out: Path, to: Path) -> None:
-    """Tables of means over seeds with 95 % intervals by Student's t, and of the claims, paired by seed."""
-    found = collect(out)
+    """Tables of means over seeds with 95 % intervals by Student's t, and of the claims, paired by seed.
+
+    Settings that `out` doesn't hold are kept as the file has them."""
+    before = json.loads(to.read_text("utf-8"))["results"] if to.exists() else {}
+    found = before | collect(out)
     to.write_text(
         json.dumps({"common": COMMON, "textcraft": TEXTCRAFT, "results": found}, separators=(",", ":")),
         "utf-8",

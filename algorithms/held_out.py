@@ -2,13 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from turnbench.algorithms.batch import Episode
-from turnbench.algorithms.collect import Job, World
+from turnbench.algorithms.collect import Collector, Job, World
 from turnbench.algorithms.pass_k import pass_at_k
 from turnbench.envs.core import TextEnv
 from turnbench.envs.record import Task
@@ -52,6 +54,17 @@ class Result(NamedTuple):
     task: int
     ret: float
     success: bool | None
+
+
+def measure(
+    how: Evaluation, collector: Collector, model: Any, accelerator: Accelerator, *, final: bool = False
+) -> dict[str, float]:
+    """What held-out episodes say (see `told`), and how many of them failed; played by all processes."""
+    jobs = how.jobs(collector.world, collector.envs[0], final=final)
+    mine = jobs[accelerator.process_index :: accelerator.num_processes]
+    found = results(collector.play(model, mine))
+    found = gather_object(found) if accelerator.num_processes > 1 else found
+    return told(found) | {"failed": float(len(jobs) - len(found))}
 
 
 def results(episodes: Sequence[Episode]) -> list[Result]:

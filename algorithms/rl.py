@@ -313,13 +313,7 @@ class Run:
             self._export(self.out / "best")
 
     def _measure(self, how: Evaluation, model: HfModel | ServedModel, *, final: bool = False) -> Metrics:
-        """What held-out episodes say, and how many of them failed; played by all processes."""
-        accelerator = self.accelerator
-        jobs = how.jobs(self.settings.env, self.collector.envs[0], final=final)
-        mine = jobs[accelerator.process_index :: accelerator.num_processes]
-        found = held_out.results(self.collector.play(model, mine))
-        found = gather_object(found) if accelerator.num_processes > 1 else found
-        return held_out.told(found) | {"failed": float(len(jobs) - len(found))}
+        return held_out.measure(how, self.collector, model, self.accelerator, final=final)
 
     def _best_so_far(self) -> float | None:
         rows = self.progress.rows()

@@ -158,8 +158,13 @@ def _row(key: str, case: str, said: Said) -> dict[str, Any]:
     if case in said.failed:
         return {"key": key, "case": case, "failure": said.failed[case]}
     found = said.found[case]
+    return {"key": key, "case": case, "turns": found.turns, "cut": found.cut}
+
+
+def _as_kept(found: Measured) -> Measured:
+    """Measures with the digits that are written, so that a command that goes on finds what it began with."""
     turns = [{n: [float(f"{x:.7g}") for x in v] for n, v in turn.items()} for turn in found.turns]
-    return {"key": key, "case": case, "turns": turns, "cut": found.cut}
+    return Measured(turns, found.cut)
 
 
 def _say_some(
@@ -176,7 +181,7 @@ def _say_some(
     ):
         try:
             check_numbers(found.column("logprob"), reader.name)
-            said.found[case_id] = found
+            said.found[case_id] = _as_kept(found)
         except ModelError as error:
             said.failed[case_id] = str(error)
 

@@ -268,6 +268,8 @@ def test_score_tells_and_shows_and_resumes(folder, reference, tmp_path, capsys, 
     monkeypatch.setattr(scored, "reading", None)  # nothing is read again
     again = json.loads(turnbench(*arguments, "--out", tmp_path, "--json", capsys=capsys))
     assert again == told
+    now = [json.loads(r) for r in (tmp_path / "scores.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert now == rows  # to the last digit
     shown = turnbench(*arguments, "--out", tmp_path, capsys=capsys)
     assert "AUROC" in shown and "aggregation" in shown
 

@@ -18,6 +18,7 @@ import numpy as np
 from turnbench.agents import shipped_path
 from turnbench.agents.model import Answer, Completion, Prompt, Sampling
 from turnbench.agents.spans import check_ids
+from turnbench.agents.threads import limit_threads, threads_for
 from turnbench.envs.errors import ModelError
 from turnbench.envs.record import Failure, Outcome, Usage
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 TOKENIZERS = ("*token*", "vocab*", "*.model")  # the files that a tokenizer is read from
-SMALL = 50_000_000
-"""Parameters below which a second CPU thread costs more than it brings."""
 
 
 class HfModel:
@@ -170,9 +169,6 @@ class HfModel:
         )
 
 
-_thread_setting = threading.Lock()
-
-
 class Worker:
     """The one thread that runs a decoder, for any number of threads that wait for its rows."""
 
@@ -220,7 +216,7 @@ class Worker:
 
     def _run(self) -> None:
         if self._threads is not None:
-            _limit_threads(self._threads)
+            limit_threads(self._threads)
         while (work := self._next()) is not None:
             rows, calls = work
             for call in calls:
@@ -283,21 +279,6 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, kinds) or "allocate memory" in str(error)
 
 
-def _limit_threads(count: int) -> None:
-    """Run this thread's operations on `count` CPU threads.
-
-    torch keeps the number per thread, but new threads start with what was set last: put that back.
-    """
-    import torch
-
-    with _thread_setting:
-        before = torch.get_num_threads()
-        torch.set_num_threads(count)
-        restore = threading.Thread(target=torch.set_num_threads, args=(before,))
-        restore.start()
-        restore.join()
-
-
 def _folder(path: str) -> Path:
     folder = shipped_path(path)
     if not folder.is_dir():
@@ -309,11 +290,6 @@ def _folder(path: str) -> Path:
     if not any(True for pattern in TOKENIZERS for _ in folder.glob(pattern)):
         raise ModelError(f"{str(folder)!r} holds no tokenizer")
     return folder
-
-
-def threads_for(network: Any) -> int | None:
-    """CPU threads that a network is best run on; None for torch's own choice."""
-    return 1 if network.device.type == "cpu" and network.num_parameters() < SMALL else None
 
 
 def load_checkpoint(path: str, device: str = "auto", dtype: str = "auto") -> tuple[Any, Any]:

@@ -4,7 +4,9 @@ Only the positions of actions reach the network's head, a bounded number of them
 paths of a task begin with is computed once where the network's attention allows it.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +16,7 @@ from transformers import DynamicCache
 from turnbench.agents.lanes import PREFILL_ELSEWHERE, PREFILL_TOKENS
 from turnbench.agents.model import common_prefix
 from turnbench.agents.spans import Host, Ids, hosts_of
+from turnbench.agents.threads import limit_threads, workers_for
 
 LOGITS = 2**22
 """Logits held at once (16 MB in float32)."""
@@ -23,6 +26,8 @@ SPREAD = 4
 """How many times as many tokens as are computed at once may be attended to, shared ones repeated."""
 SHARED = 32
 """Tokens that sequences must begin alike with to be worth a common pass."""
+PAIRS = 5
+"""Pairs of tokens whose attention costs a CPU as much as a token does elsewhere, for each hidden unit."""
 
 
 def _entropy(logits: Tensor, norm: Tensor) -> Tensor:
@@ -60,8 +65,10 @@ class Measurer:
     """
 
     def __init__(self, network: Any, *, share: bool) -> None:
-        self.network, self.share = network, share
+        self.network, self.workers = network, workers_for(network)
         self.bulk = PREFILL_TOKENS.get(network.device.type, PREFILL_ELSEWHERE)
+        hidden = network.config.get_text_config().hidden_size
+        self.pairs = None if not share else PAIRS * hidden if network.device.type == "cpu" else math.inf
         self._split: bool | None = None
 
     @torch.inference_mode()
@@ -73,8 +80,8 @@ class Measurer:
         """
         found: list[dict[str, list[float]]] = [{n: [] for n in ("logprob", *names)} for _ in sequences]
         hosts = hosts_of([((*prompt, *ids), len(prompt)) for prompt, ids in sequences])
-        for part in _passes(hosts, self.bulk, self.share):
-            columns = self._read(part, names)
+        passes = list(_passes(hosts, self.bulk, self.pairs))
+        for part, columns in zip(passes, self._read_all(passes, names), strict=True):
             at = 0
             for host in part.hosts:
                 for index, start, end in host.spans:
@@ -83,6 +90,16 @@ class Measurer:
                     at += end - start
         return found
 
+    def _read_all(self, passes: Sequence[_Pass], names: Sequence[str]) -> list[dict[str, list[float]]]:
+        """Each pass's measures; several workers take them side by side, with a CPU thread each."""
+        if self._split is None:
+            self._split = self._can_split()
+        if self.workers == 1 or len(passes) == 1:
+            return [self._read(part, names) for part in passes]
+        with ThreadPoolExecutor(self.workers, initializer=limit_threads, initargs=(1,)) as pool:
+            return list(pool.map(lambda part: self._read(part, names), passes))
+
+    @torch.inference_mode()
     def _read(self, part: _Pass, names: Sequence[str]) -> dict[str, list[float]]:
         """The measures of the pass's spans, one after the other."""
         places = [
@@ -108,8 +125,6 @@ class Measurer:
 
     def _logits(self, part: _Pass, at: Tensor) -> Callable[[int, int], Tensor]:
         """Gives the logits [n, V] of a range of the places `at` [N, 2] (row, column)."""
-        if self._split is None:
-            self._split = self._can_split()
         ids = _padded([host.ids[part.start :] for host in part.hosts], self.network.device)
         if self._split:
             hidden = self._hidden(part, ids)[at[:, 0], at[:, 1]]
@@ -150,16 +165,28 @@ def _padded(rows: Sequence[Ids], device: Any) -> Tensor:
     return torch.tensor([(*row, *(0,) * (width - len(row))) for row in rows], device=device)
 
 
-def _passes(hosts: Sequence[Host], bulk: int, share: bool) -> Iterator[_Pass]:
-    """Sequences in passes of at most `bulk` tokens, padding included, or of one sequence."""
+def _passes(hosts: Sequence[Host], bulk: int, pairs: float | None) -> Iterator[_Pass]:
+    """Sequences in passes of at most `bulk` tokens, padding included, or of one sequence.
+
+    What several begin with is computed once where that saves more than it costs (see `_worth`); never
+    if `pairs` is None.
+    """
     alone: list[Host] = []
-    for group in _families(hosts) if share else []:
+    for group in _families(hosts) if pairs is not None else []:
         start = _shared_length(group)
-        if len(group) > 1 and start >= SHARED:
-            yield from (_Pass(start, part) for part in _cut(group, start, bulk))
-        else:
-            alone += group
-    yield from (_Pass(0, part) for part in _cut(alone if share else hosts, 0, bulk))
+        for part in _cut(group, start, bulk) if start >= SHARED else [group]:
+            if pairs is not None and start >= SHARED and _worth(part, start, pairs):
+                yield _Pass(start, part)
+            else:
+                alone += part
+    yield from (_Pass(0, part) for part in _cut(alone if pairs is not None else hosts, 0, bulk))
+
+
+def _worth(part: Sequence[Host], start: int, pairs: float) -> bool:
+    """Whether the tokens that aren't computed again outweigh the attention that is computed in vain: behind
+    a common beginning attention goes through a mask, and all pairs are computed instead of half of them."""
+    width = max(len(host.ids) for host in part) - start
+    return (len(part) - 1) * start * pairs > len(part) * (width**2 - start**2) / 2
 
 
 def _families(hosts: Sequence[Host]) -> Iterator[list[Host]]:

@@ -77,7 +77,8 @@ class LocalReader:
 
     def _use(self, tokenizer: Any, network: Any, name: str) -> None:
         from turnbench.agents.decode import Decoder
-        from turnbench.agents.hf import Worker, threads_for
+        from turnbench.agents.hf import Worker
+        from turnbench.agents.threads import threads_for
 
         self.name, self.tokenizer = name, tokenizer
         config = network.config.get_text_config()

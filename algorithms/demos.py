@@ -21,6 +21,8 @@ from turnbench.envs.errors import ConfigError, UnknownName
 from turnbench.envs.record import Task, Trajectory
 
 TRIES = 100
+KEPT: dict[str, dict[tuple[int, int], "Conversation | None"]] = {}
+"""Demonstrations that are drawn again, by source: a tokenizer's texts and the data are often the same."""
 Demonstrator = Callable[[TextEnv, Task, np.random.Generator, float], Trajectory]
 
 DEMONSTRATORS: dict[str, str] = {
@@ -29,6 +31,8 @@ DEMONSTRATORS: dict[str, str] = {
     "turnbench/ToolWorld-v0": "turnbench.envs.toolworld_plan:demonstrate",
     "turnbench/WebShop-v0": "turnbench.envs.webshop_plan:demonstrate",
 }
+
+SOLVE = "turnbench.envs.demonstrate:solve"
 
 
 class Source(BaseModel):
@@ -100,7 +104,8 @@ class EnvStream:
                 f"split {source.split!r} of {source.env} has no tasks with {source.options}"
             )
         self.play, self.again = demonstrator(source), source.repeat
-        self.kept: dict[tuple[int, int], Conversation | None] = {}
+        played_alike = source.model_dump_json(exclude={"share", "begin", "end"})
+        self.kept = KEPT.setdefault(played_alike, {})
 
     def draw(self, rng: np.random.Generator) -> Conversation:
         """A successful demonstration of a random task of the split."""
@@ -123,7 +128,13 @@ class EnvStream:
         seed = int(rng.integers(MAX_SEED))
         task = Task(str(self.source.env), self.tasks[number], self.source.split, seed)
         path = self.play(self.env, task, rng, self.source.mistakes)
-        return conversation(path) if path.success is not False and path.failure is None else None
+        if not isinstance(path, Trajectory):
+            who = self.source.demonstrator
+            raise ConfigError(f"demonstrator {who!r} returned a {type(path).__name__}, no Trajectory")
+        told = conversation(path)
+        said = sum(message.role == "assistant" for message in told.messages)
+        good = path.success is not False and path.failure is None and len(told.wrong) < said
+        return told if good else None
 
 
 class FileStream:
@@ -161,15 +172,21 @@ def demonstrator(source: Source) -> Demonstrator:
     name = source.demonstrator or DEMONSTRATORS.get(str(source.env))
     if name is None:
         return solve
-    module, colon, attribute = name.partition(":")
+    module, _, attribute = name.partition(":")
     try:
-        if not colon:
-            raise AttributeError(name)
-        return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-    except (ModuleNotFoundError, AttributeError) as error:
-        if name in DEMONSTRATORS.values():
-            raise
-        raise UnknownName("demonstrator", name, DEMONSTRATORS.values()) from error
+        found = getattr(importlib.import_module(module), attribute, None)
+    except (ImportError, TypeError, ValueError) as error:
+        found = None
+        if not isinstance(error, ModuleNotFoundError) or error.name not in (module, *_parents(module)):
+            raise ConfigError(f"demonstrator {name!r} can't be imported: {error}") from error
+    if not callable(found):
+        raise UnknownName("demonstrator", name, {*DEMONSTRATORS.values(), SOLVE})
+    return found  # type: ignore[no-any-return]
+
+
+def _parents(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:k]) for k in range(1, len(parts))]
 
 
 def read_conversations(path: Path) -> list[Conversation]:

@@ -101,7 +101,7 @@ class Progress:
         return "  ".join([*parts, f"{rate:,.0f} tokens/s"])
 
 
-def told(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+def counted(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     """The items, while the terminal shows how many of `total` there have been."""
     console, spoke = Console(stderr=True), time.monotonic()
     columns = (TextColumn(what), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn())
@@ -128,7 +128,7 @@ def _rows_until(path: Path, step: int) -> list[str]:
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(line)
-        except ValueError:
+        except (ValueError, KeyError):
             break
     return kept
 

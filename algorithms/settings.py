@@ -47,11 +47,12 @@ def _section(kind: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 def claim(out: Path, settings: BaseModel, *, free: Collection[str] = ("steps",)) -> None:
     """Mark the run folder as this config's. Raises ConfigError where it is another's; the keys in
-    `free` may differ, and one that wasn't recorded, as it is newer than the run, had its default."""
+    `free` may differ, and one that wasn't recorded, as it is newer than the run, had its default.
+    A folder that holds nothing else yet, as that run failed at its start, is free."""
     mine = settings.model_dump(mode="json")
     path = out / "config.json"
     out.mkdir(parents=True, exist_ok=True)
-    if path.exists():
+    if path.exists() and len(list(out.iterdir())) > 1:
         theirs = _completed(settings, json.loads(path.read_text(encoding="utf-8")))
         keys = [key for key in {**mine, **theirs} if key not in free]
         differing = [key for key in keys if mine.get(key) != theirs.get(key)]

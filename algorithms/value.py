@@ -28,7 +28,7 @@ from torch import Tensor
 from turnbench import envs
 from turnbench.agents import shipped_path
 from turnbench.agents.regression import Card, Reader, Regressor, load_backbone, save_value
-from turnbench.algorithms.progress import Progress, told
+from turnbench.algorithms.progress import Progress, counted
 from turnbench.algorithms.settings import checked, claim
 from turnbench.algorithms.value_data import (
     FILE,
@@ -137,7 +137,7 @@ def _populations(settings: Config, out: Path) -> list[Any]:
     env = envs.make(settings.env, **settings.options)
     model = dict(settings.model or {})
     played = collect(out / FILE, env, tasks, settings.group, model, settings.policy)
-    return list(told(played, len(tasks), f"tasks played, {settings.group} rollouts each"))
+    return list(counted(played, len(tasks), f"tasks played, {settings.group} rollouts each"))
 
 
 def _file(path: Path) -> Path:
@@ -169,9 +169,10 @@ class _Run:
     def __init__(self, settings: Config, out: Path, populations: Sequence[Any]) -> None:
         self.settings, self.out = settings, out
         self.tokenizer, trunk = load_backbone(shipped_path(settings.backbone))
-        limit = getattr(trunk.config.get_text_config(), "max_position_embeddings", 1024)
+        limit = getattr(trunk.config.get_text_config(), "max_position_embeddings", None)
         self.network = Regressor(_adapted(trunk, settings), settings.pool)
-        longest = min(settings.max_tokens or limit, limit)
+        known = [length for length in (settings.max_tokens, limit) if length is not None]
+        longest = min(known, default=1024)
         self.reader = Reader(self.tokenizer, settings.text, settings.history, longest)
         returns = [p.ret for population in populations for p in population.trajectories if not p.missing]
         self.missing = sum(p.missing for population in populations for p in population.trajectories)

@@ -126,6 +126,7 @@ if __name__ == "__main__":
     target = Path(__file__).parents[1] / "docs" / "amc_convergence.svg"
     draw(
         target,
+        "Total variation to the exact posterior against the number of particles",
         {"": lines},
         "particles N",
         "total variation to the posterior",

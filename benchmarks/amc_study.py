@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from pictures import Curve, draw
 
 from turnbench.agents.core import Population
 from turnbench.leaderboards.cells import SELECTORS
@@ -65,7 +64,7 @@ def of_subsets(episodes: Mapping[Key, Episode], n: int) -> Row:
 
 
 def returns(population: Population) -> list[float]:
-    """True returns of the paths that say something."""
+    """True returns of the paths."""
     return [path.ret for path in population.trajectories]
 
 
@@ -136,20 +135,20 @@ LINES = {"amc": ("AMC", "#1b7837"), "best-of": ("best-of-N", "#2166ac")}
 
 
 def curve(rows: Mapping[str, Row], kind: str, selector: str) -> dict[int, float]:
-    """Mean return by N. Best-of-N is read from subsets wherever they are, so that one rule makes its curve;
-    of one path there is only that."""
-    names = {n: f"{kind}-{n}*" if kind == "best-of" or n == 1 else f"{kind}-{n}" for n in SIZES}
+    """Mean return by N. Best-of-N is read from subsets; one path is that for both kinds."""
+    names = {n: f"{kind}-{n}*" if kind == "best-of" else f"{kind}-{n}" for n in SIZES}
     names[1] = "best-of-1*"
-    found = {n: rows.get(name) or rows.get(name.rstrip("*")) for n, name in names.items()}
     return {
-        n: float(np.mean([values[selector] for values in row.values()]))
-        for n, row in found.items()
-        if row
+        n: float(np.mean([values[selector] for values in rows[name].values()]))
+        for n, name in names.items()
+        if name in rows
     }
 
 
 def picture(rows: Mapping[str, Row], path: Path) -> None:
     """Mean return against N."""
+    from pictures import Curve, draw
+
     curves = {}
     for kind, (said, colour) in LINES.items():
         for selector in ("oracle_max", SUBMITTED):
@@ -158,20 +157,28 @@ def picture(rows: Mapping[str, Row], path: Path) -> None:
                 name = f"{said}, {selector.replace('_', ' ')}"
                 curves[name] = Curve(x, y, colour=colour, dashed=selector == SUBMITTED)
     ticks = {"xticks": SIZES, "xticklabels": SIZES}
-    draw(path, {"": curves}, "paths N", "mean return", xscale="log", ylim=(0, None), **ticks)
+    title = "Mean return against the number of paths"
+    draw(path, title, {"": curves}, "paths N", "mean return", xscale="log", ylim=(0, None), **ticks)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run folders")
     parser.add_argument("--against", default="best-of-15", help="row that others are compared with")
-    parser.add_argument("--whole", default="best-of-25", help="row that best-of-N is read from")
+    parser.add_argument(
+        "--whole", help="row that best-of-N is read from; that of most paths if left out"
+    )
     parser.add_argument("--svg", type=Path, help="where to draw mean return against N")
     options = parser.parse_args()
     played = by_row(options.runs)
     rows = {name: selected(episodes) for name, episodes in played.items()}
+    sizes = {
+        int(name[8:]): name for name in played if name.startswith("best-of-") and name[8:].isdigit()
+    }
+    options.whole = options.whole or sizes.get(max(sizes, default=0), "")
     whole = played.get(options.whole, {})
-    rows |= {f"best-of-{n}*": of_subsets(whole, n) for n in SIZES if whole}
+    most = min((len(e.population.trajectories) for e in whole.values()), default=0)
+    rows |= {f"best-of-{n}*": of_subsets(whole, n) for n in SIZES if n <= most}
 
     names = (SUBMITTED, *SELECTORS)
     print(

@@ -9,43 +9,51 @@ world, which is the reference; a policy is an RL checkpoint trained from it:
         --policy grpo=runs/grpo-toolworld/model
 
 Prints the share of logs whose decisive step a rule finds, by scorer, with a 95 % interval over logs; the
-rules are those of the paper, for which see agents/attribution.py. The dev logs are for choosing, the test
-logs for reporting.
+rules are those of the paper, for which see agents/attribution.py. Beside them what a uniform guess and
+always the same place are worth: mistakes in these logs come late. The dev logs are for choosing, the test logs
+for reporting.
 """
 
 import argparse
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from turnbench.agents.attribution import RULES, Label, decisive_step
+from turnbench.agents.attribution import RULES, Label, chance, decisive_step, judge
 from turnbench.agents.turn_scores import Aggregation
 from turnbench.envs import make
 from turnbench.envs.blame_log import Log
-from turnbench.envs.blame_logs import labelled_logs
+from turnbench.envs.blame_logs import toolworld_log
 from turnbench.envs.record import Outcome, Task, Trajectory, Turn
 from turnbench.leaderboards import scored
 from turnbench.leaderboards.cases import Case
 from turnbench.leaderboards.scored import Measures, Rated, Said
+from turnbench.leaderboards.statistics import cluster_bootstrap
 
 WORLD = "turnbench/ToolWorld-v0"
 OPTIONS = {"variant": "base", "level": 1, "distractors": 3, "tools_in_observation": True}
+PLACES = (0, 1, -1, -2)  # what a rule that never looks at a number could name
 HOWS = {"progress (mean)": Aggregation(), "progress (sum)": Aggregation("sum", "sum")}
 
 
-def cases_of(split: str) -> Iterator[Case]:
-    """The labelled logs of a split, played again in the world as the model knows it."""
+def cases_of(split: str) -> list[Case]:
+    """The labelled logs of a split's tasks, played again in the world as the model knows it."""
     env = make(WORLD, **OPTIONS)
-    tasks = set(env.tasks(split))
-    for log in labelled_logs("toolworld", split, variant="base"):
-        task = log.trajectory.task.id
-        if task in tasks:
-            path = played(env, log, task, split)
-            label = Label(log.step, log.agent)
-            yield Case(log.id, log.id, task, split, path, None, False, label, log.agents)
+    logs = {task: toolworld_log(task) for task in env.tasks(split)}
+    return [
+        Case(
+            log.id,
+            log.id,
+            task,
+            split,
+            played(env, log, task, split),
+            None,
+            False,
+            Label(log.step, log.agent),
+            log.agents,
+        )
+        for task, log in logs.items()
+    ]
 
 
 def played(env: Any, log: Log, task: str, split: str) -> Trajectory:
@@ -72,22 +80,33 @@ def scores(cases: list[Case], policy: Said, reference: Said) -> dict[str, dict[s
     )
 
 
-def accuracy(cases: list[Case], rated: dict[str, Rated], rule: str) -> dict[str, float]:
-    """Share of logs whose step a rule finds, with a 95 % bootstrap interval over logs, and mean distance."""
-    steps = [
-        (decisive_step(rule, rated[c.id][0]), c.label.step) for c in cases if c.id in rated and c.label
-    ]
-    right = np.array([said == step for said, step in steps], float)
-    off = [abs(said - step) for said, step in steps if said is not None]
-    rng = np.random.default_rng(0)
-    drawn = right[rng.integers(len(right), size=(2000, len(right)))].mean(1)
-    low, high = np.quantile(drawn, [0.025, 0.975])
+Steps = list[int | None]
+
+
+def told(cases: list[Case], steps: Steps) -> dict[str, Any]:
+    """How well predicted steps meet the labels; the interval of steps is a bootstrap over logs."""
+    labels = [case.label for case in cases if case.label is not None]
+    right = {c.id: [float(s == label.step)] for c, s, label in zip(cases, steps, labels, strict=True)}
+    verdict = judge(steps, labels, [case.speakers for case in cases])
+    return verdict._asdict() | {"interval": cluster_bootstrap(right)}
+
+
+def fixed(cases: list[Case], place: int) -> Steps:
+    """The same place in every log: from the front if it isn't negative, else from the end."""
+    counts = [len(case.path.turns) for case in cases]
+    return [max(0, min(place, n - 1) if place >= 0 else n + place) for n in counts]
+
+
+def predictions(cases: list[Case], rated: dict[str, Rated]) -> dict[str, Steps]:
+    """What each rule names; None where a case couldn't be scored."""
     return {
-        "step": float(right.mean()),
-        "low": float(low),
-        "high": float(high),
-        "off": float(np.mean(off)),
+        rule: [decisive_step(rule, rated[c.id][0]) if c.id in rated else None for c in cases]
+        for rule in RULES
     }
+
+
+def cell(found: dict[str, Any]) -> str:
+    return "{:.2f} [{:.2f}, {:.2f}]".format(found["step"], *found["interval"])
 
 
 def main() -> None:
@@ -96,22 +115,26 @@ def main() -> None:
     parser.add_argument("--reference", required=True, help="checkpoint that RL began from")
     parser.add_argument("--policy", action="append", required=True, help="NAME=FOLDER; repeat")
     options = parser.parse_args()
-    told: dict[str, Any] = {}
+    whole: dict[str, Any] = {}
     for split in ("dev", "test"):
-        cases = list(cases_of(split))
-        guess = np.mean([1 / len(c.path.turns) for c in cases])
-        print(f"\n{split}: {len(cases)} logs; a uniform guess is right for {guess:.3f}\n")
+        cases = cases_of(split)
         kept = Measures(options.out / "measures" / split)
+        guess = chance([c.label for c in cases if c.label], [c.speakers for c in cases])
+        whole[split] = {"guessing": guess._asdict()}
+        print(f"\n{split}: {len(cases)} logs; a uniform guess is right for {guess.step:.3f}\n")
+        for place in PLACES:
+            whole[split][f"always step {place}"] = found = told(cases, fixed(cases, place))
+            print(f"* always step {place}: {cell(found)}")
         reference = scored.say(options.reference, cases, kept, names=scored.WHOLE)
         for name, folder in (pair.split("=", 1) for pair in options.policy):
             policy = scored.say(folder, cases, kept, names=scored.WHOLE)
-            print(f"| {name}: scorer | {' | '.join(RULES)} |\n|{'---|' * (len(RULES) + 1)}")
+            print(f"\n| {name}: scorer | {' | '.join(RULES)} |\n|{'---|' * (len(RULES) + 1)}")
             for scorer, rated in scores(cases, policy, reference).items():
-                found = {rule: accuracy(cases, rated, rule) for rule in RULES}
-                told.setdefault(split, {}).setdefault(name, {})[scorer] = found
-                cells = ["{step:.3f} [{low:.3f}, {high:.3f}]".format(**found[rule]) for rule in RULES]
-                print(f"| {scorer} | {' | '.join(cells)} |")
-    (options.out / "study.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+                steps = predictions(cases, rated)
+                found = {rule: told(cases, said) for rule, said in steps.items()}
+                whole[split].setdefault(name, {})[scorer] = found
+                print(f"| {scorer} | {' | '.join(cell(found[rule]) for rule in RULES)} |")
+    (options.out / "study.json").write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

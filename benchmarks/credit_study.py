@@ -55,13 +55,7 @@ CLAIMS = [  # each step of the way from PPO to MPO, then MPO against the others
     ("mpo", "mpo, token ratio"),
     *[("mpo", other) for other in METHODS if other not in ("mpo", "mpo, token ratio", "ppo, turn GAE")],
 ]
-CRITICS = {
-    "critic": "own",
-    "critic_lr": 2e-3,
-    "critic_warmup": 3,
-    "critic_steps": 2,
-    "bootstrap": False,  # running out of turns is failure
-}
+CRITICS = {"critic": "own", "critic_lr": 2e-3, "critic_warmup": 3, "critic_steps": 2}
 COMMON: dict[str, Any] = {
     "steps": 20,
     "tasks": 4,
@@ -84,6 +78,7 @@ TEXTCRAFT: dict[str, Any] = {
     "critic_lr": 1e-3,
     "critic_warmup": 2,
     "critic_steps": 1,
+    "bootstrap": False,  # running out of turns is failure
     "minibatches": 2,  # so that half of the updates are off-policy
     "evaluation": {"split": "train-value", "every": 15, "episodes": 64, "attempts": 4, "final": 128},
 }
@@ -184,19 +179,34 @@ def run(out: Path, settings: list[str], seeds: int, methods: list[str], minutes:
 
 def one(out: Path, setting: str, method: str, seed: int) -> None:
     folder = out / setting / method / str(seed)
+    config = config_of(out, setting, method, seed)
     if rows_of(folder, "last_reward"):
+        if not holds(json.loads((folder / "config.json").read_text("utf-8")), config):
+            raise SystemExit(f"{folder} was run with other settings: remove it, or name another --out")
         return
+    began = time.process_time()
+    trainer(METHODS[method][0])(config, folder)
+    print(f"{setting}; {method}; seed {seed}: {time.process_time() - began:.0f} CPU s", flush=True)
+
+
+def config_of(out: Path, setting: str, method: str, seed: int) -> dict[str, Any]:
+    """The trainer's config of a run."""
     algorithm, keys = METHODS[method]
     config = SETTINGS[setting](out)
     if algorithm in ("ppo", "mpo", "sao"):
         config = CRITICS | config
     else:
-        config = {key: value for key, value in config.items() if key not in CRITICS}
+        config = {key: value for key, value in config.items() if key not in (*CRITICS, "bootstrap")}
     if algorithm == "sao":  # one attempt a task: as many episodes, from more tasks
         config |= {"tasks": config["tasks"] * config["group"], "group": 1}
-    began = time.process_time()
-    trainer(algorithm)(config | keys | {"seed": seed}, folder)
-    print(f"{setting}; {method}; seed {seed}: {time.process_time() - began:.0f} CPU s", flush=True)
+    return config | keys | {"seed": seed}
+
+
+def holds(theirs: Any, mine: Any) -> bool:
+    """Whether a run's recorded config says all that `mine` does; it has the defaults besides."""
+    if isinstance(mine, dict):
+        return isinstance(theirs, dict) and all(holds(theirs.get(key), mine[key]) for key in mine)
+    return bool(theirs == mine)
 
 
 def rows_of(folder: Path, name: str) -> list[dict[str, float]]:
@@ -243,13 +253,13 @@ COLUMNS = {
 def show(out: Path, to: Path) -> None:
     """Tables of means over seeds with 95 % intervals by Student's t, and of the claims, paired by seed.
 
-    Settings that `out` doesn't hold are kept as the file has them."""
-    before = json.loads(to.read_text("utf-8"))["results"] if to.exists() else {}
-    found = before | collect(out)
-    to.write_text(
-        json.dumps({"common": COMMON, "textcraft": TEXTCRAFT, "results": found}, separators=(",", ":")),
-        "utf-8",
-    )
+    Runs that `out` doesn't hold are kept as the file has them."""
+    found: Found = json.loads(to.read_text("utf-8"))["results"] if to.exists() else {}
+    for setting, cells in collect(out).items():
+        for method, runs in cells.items():
+            found.setdefault(setting, {}).setdefault(method, {}).update(runs)
+    told = {"common": COMMON, "critics": CRITICS, "textcraft": TEXTCRAFT, "methods": METHODS}
+    to.write_text(json.dumps(told | {"results": found}, separators=(",", ":")), "utf-8")
     for setting, cells in found.items():
         print(
             f"\n| {setting} | {' | '.join(COLUMNS)} | clipped | seeds |\n|{'---|' * (len(COLUMNS) + 3)}"

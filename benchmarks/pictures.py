@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import matplotlib
 from matplotlib.figure import Figure
 
-matplotlib.rcParams["svg.hashsalt"] = "turnbench"
+matplotlib.rcParams |= {"svg.hashsalt": "turnbench", "svg.fonttype": "none", "font.family": "sans-serif"}
 
 
 class Curve(NamedTuple):
@@ -20,23 +20,24 @@ class Curve(NamedTuple):
     dashed: bool = False
 
 
-def draw(path: Path, panels: Mapping[str, Mapping[str, Curve]], x: str, y: str, **axes: Any) -> None:
-    """Panels side by side, each a title and curves by name, with one legend for all.
+def draw(
+    path: Path, name: str, panels: Mapping[str, Mapping[str, Curve]], x: str, y: str, **axes: Any
+) -> None:
+    """A picture called `name`: panels side by side, each a title and curves by name, one legend for all.
 
     `axes` are matplotlib's settings of an axis, such as `xscale="log"`. Curves of the same name look
     alike in all panels.
     """
     figure = Figure(figsize=(2.6 + 4.2 * len(panels), 3.6), layout="constrained")
     rows = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    colours = {
-        name: f"C{k}" for k, name in enumerate(dict.fromkeys(n for p in panels.values() for n in p))
-    }
+    labels = dict.fromkeys(label for curves in panels.values() for label in curves)
+    colours = {label: f"C{k}" for k, label in enumerate(labels)}
     shown = {}
     for (title, curves), axis in zip(panels.items(), rows, strict=True):
-        for name, curve in curves.items():
-            colour, style = curve.colour or colours[name], "--" if curve.dashed else "-"
-            shown[name] = axis.plot(curve.x, curve.y, style, color=colour, label=name)[0]
-            if curve.spread:
+        for label, curve in curves.items():
+            colour, style = curve.colour or colours[label], "--" if curve.dashed else "-"
+            shown[label] = axis.plot(curve.x, curve.y, style, color=colour, label=label)[0]
+            if len(curve.spread):
                 low = [a - b for a, b in zip(curve.y, curve.spread, strict=True)]
                 high = [a + b for a, b in zip(curve.y, curve.spread, strict=True)]
                 axis.fill_between(curve.x, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -45,4 +46,4 @@ def draw(path: Path, panels: Mapping[str, Mapping[str, Curve]], x: str, y: str, 
         axis.minorticks_off()
     rows[0].set_ylabel(y)
     figure.legend(shown.values(), shown.keys(), loc="outside right center", frameon=False)
-    figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Title": name})

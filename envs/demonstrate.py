@@ -50,7 +50,8 @@ def guided(
         seen, reward, _, truncated, info = env.step(action)
         known.moved(action, seen, error is not None)
         turns.append(Turn(observation, action, reward))
-        observation, success = seen, False if truncated else info.get("success")
+        observation = seen
+        success = not truncated and bool(info.get("success")) if env.has_success else None
         outcome = Outcome.TRUNCATED if truncated else Outcome.OK
     return Trajectory(
         task, tuple(turns), observation, outcome, success=success, info={"mistakes": wrong}
@@ -58,18 +59,22 @@ def guided(
 
 
 class _Solution:
+    """A mistake is any other action that the world offers; one that spoils the plan makes a demonstration
+    that fails."""
+
     def __init__(self, env: TextEnv) -> None:
-        self.env, self.plan = env, iter(env.solution())
+        self.env, self.todo = env, list(env.solution())
 
     def right(self) -> str | None:
-        return next(self.plan, None)
+        return self.todo[0] if self.todo else None
 
     def wrong(self, rng: np.random.Generator) -> str | None:
-        offered = examples(self.env)
+        offered = [action for action in examples(self.env) if action != self.right()]
         return offered[int(rng.integers(len(offered)))] if offered else None
 
     def moved(self, action: str, observation: str, astray: bool) -> None:
-        """The plan stays as it is: a mistake that spoils it makes a demonstration that fails."""
+        if not astray:
+            del self.todo[0]
 
 
 def solve(env: TextEnv, task: Task, rng: np.random.Generator, mistakes: float = 0.0) -> Trajectory:

@@ -243,9 +243,13 @@ def train(
     if not isinstance(name, str):
         raise document.error((), "the key 'algorithm' is missing")
     try:
-        trainer(name)(options, out or Path("runs") / config.stem)
+        train = trainer(name)
     except UnknownName as error:
         raise document.error(("algorithm",), str(error)) from error
+    try:
+        train(options, out or Path("runs") / config.stem)
+    except UnknownName as error:
+        raise ConfigError(f"{config}: {error}") from error
     except ConfigFaults as error:
         lines = (str(document.error(fault.at, str(fault))) for fault in error.faults)
         raise ConfigError("\n".join(lines)) from error

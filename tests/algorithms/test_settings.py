@@ -51,6 +51,7 @@ def record(folder: Path, changes: dict[str, Any]) -> None:
     whole = {**MADE.model_dump(mode="json"), **changes}
     told = {key: value for key, value in whole.items() if value is not ...}
     (folder / "config.json").write_text(json.dumps(told), encoding="utf-8")
+    (folder / "metrics.jsonl").touch()
 
 
 @pytest.mark.parametrize("changes", SHORTER)
@@ -68,6 +69,13 @@ def test_another_value_is_refused(tmp_path: Path, changes: Any, message: str) ->
     with pytest.raises(ConfigError, match=message):
         claim(tmp_path, MADE)
     assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_a_run_that_failed_at_its_start_leaves_its_folder_to_another(tmp_path: Path) -> None:
+    record(tmp_path, {"rate": 0.2})
+    (tmp_path / "metrics.jsonl").unlink()
+    claim(tmp_path, MADE)
+    assert json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))["rate"] == 0.1
 
 
 def test_a_newer_key_with_another_value_than_its_default_is_refused(tmp_path: Path) -> None:

@@ -99,9 +99,9 @@ def test_repeated_demonstrations_are_played_once_each():
     (stream,) = told.streams
     seen = {told.draw(k).messages for k in range(600)}
     assert len(stream.tasks) < len(seen) <= len(stream.kept) <= 2 * len(stream.tasks)
-    stream.demonstrate = None  # all is known
-    again = {told.draw(k).messages for k in range(600)}
-    assert again == seen
+    again = Examples(told.sources, 0)
+    again.streams[0].demonstrate = None  # all is known
+    assert {again.draw(k).messages for k in range(600)} == seen
     assert Examples(told.sources, 9).draw(5).messages in seen  # whatever the seed of the draws
 
 
@@ -308,6 +308,10 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
         ),
         ({"data": [DEMO | {"options": {"min_depth": 9}}]}, "has no tasks"),
         ({"data": [DEMO | {"demonstrator": "nobody"}]}, "unknown demonstrator"),
+        ({"data": [DEMO | {"demonstrator": ":f"}]}, "unknown demonstrator|can't be imported"),
+        ({"data": [DEMO | {"demonstrator": ".rel:f"}]}, "can't be imported"),
+        ({"data": [DEMO | {"demonstrator": "math:pi"}]}, "unknown demonstrator"),
+        ({"data": [DEMO | {"demonstrator": "builtins:print"}]}, "returned a NoneType, no Trajectory"),
     ],
 )
 def test_a_bad_config_is_refused_in_words(tmp_path, changes, message):

@@ -34,6 +34,7 @@ from turnbench.agents.rollout import Rollout
 from turnbench.agents.scorers import make_scorer
 from turnbench.agents.values import CARD, make_value
 from turnbench.algorithms import trainer
+from turnbench.algorithms.progress import Progress
 from turnbench.algorithms.value import loss_of, read_config
 from turnbench.algorithms.value_data import (
     FILE,
@@ -335,6 +336,15 @@ def test_an_error_reaches_every_caller() -> None:
 
 
 # --- the fit and its folder -----------------------------------------------------------------------
+
+
+def test_a_fit_begins_anew_whatever_was_measured_before(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"epoch": 0, "loss": 1.0}\n', encoding="utf-8")
+    with Progress(tmp_path, 0, 4, True) as bar:
+        bar.row(1, loss=0.5, calibration=[[1.0]])
+    assert [
+        r["step"] for r in map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    ] == [1]
 
 
 def test_the_fit_learns_the_value_of_states(fitted: Path) -> None:

@@ -5,6 +5,7 @@ from turnbench.envs import make
 from turnbench.envs.demonstrate import solve
 from turnbench.envs.errors import ConfigError
 from turnbench.envs.record import Outcome, Task
+from turnbench.envs.toy import Toy
 from turnbench.envs.webshop_plan import demonstrate as shop
 
 SHOP = "turnbench/WebShop-v0"
@@ -56,11 +57,37 @@ def test_a_solution_that_ends_before_the_episode_is_a_failure():
     assert path.success is False and path.outcome is Outcome.TRUNCATED and len(path.turns) == 1
 
 
-def test_a_mistake_is_an_action_that_the_world_offers():
-    env = make("turnbench/TextCraft-v0", max_turns=60)
-    rng = np.random.default_rng(1)
-    paths = [solve(env, Task("", task, "train", 0), rng, 0.3) for task in env.tasks("train")[:20]]
-    assert sum(len(path.info["mistakes"]) for path in paths) > 5
+def test_a_mistake_is_another_action_that_the_world_offers_and_the_plan_goes_on_after_it():
+    env, fresh = (make("turnbench/TextCraft-v0", max_turns=60) for _ in range(2))
+    rng, mistakes = np.random.default_rng(1), 0
+    for task in env.tasks("train")[:20]:
+        path = solve(env, Task("", task, "train", 0), rng, 0.3)
+        fresh.reset(seed=0, options={"task": task})
+        todo = list(fresh.solution())
+        for number, turn in enumerate(path.turns):
+            if number in path.info["mistakes"]:
+                assert turn.action in fresh.example_actions() and turn.action != todo[0]
+                mistakes += 1
+            else:
+                assert turn.action == todo.pop(0)
+            fresh.step(turn.action)
+    assert mistakes > 5
+
+
+def test_what_does_not_say_that_it_was_solved_was_not():
+    class Silent(Toy):
+        """A world that judges success, but never says so."""
+
+        has_success = True
+
+        def _step(self, action):
+            return super()._step(action)._replace(info={})
+
+        def solution(self):
+            return [self.example_actions()[0]] * 99
+
+    path = solve(Silent(), Task("", "0"), np.random.default_rng(0))
+    assert path.outcome is Outcome.OK and path.success is False
 
 
 def test_without_a_solution_there_is_nothing_to_demonstrate():

@@ -250,8 +250,8 @@ COLUMNS = {
 }
 
 
-def show(out: Path, to: Path) -> None:
-    """Tables of means over seeds with 95 % intervals by Student's t, and of the claims, paired by seed.
+def show(out: Path, to: Path, svg: Path | None) -> None:
+    """A picture of the curves, tables of means over seeds with 95 % intervals by Student's t, and of the claims, paired by seed.
 
     Runs that `out` doesn't hold are kept as the file has them."""
     found: Found = json.loads(to.read_text("utf-8"))["results"] if to.exists() else {}
@@ -260,6 +260,8 @@ def show(out: Path, to: Path) -> None:
             found.setdefault(setting, {}).setdefault(method, {}).update(runs)
     told = {"common": COMMON, "critics": CRITICS, "textcraft": TEXTCRAFT, "methods": METHODS}
     to.write_text(json.dumps(told | {"results": found}, separators=(",", ":")), "utf-8")
+    if svg is not None:
+        picture(found, svg)
     for setting, cells in found.items():
         print(
             f"\n| {setting} | {' | '.join(COLUMNS)} | clipped | seeds |\n|{'---|' * (len(COLUMNS) + 3)}"
@@ -281,6 +283,37 @@ def show(out: Path, to: Path) -> None:
                 print(f"| {one} - {two} | {' | '.join(numbers)} | {len(both)} |")
 
 
+DRAWN = ("ppo", "ppo, turn GAE", "mpo", "grpo", "gspo", "sao")
+PANELS = {
+    "filler 2, epochs 4": "doors, 2 words of filler",
+    "filler 8, epochs 4": "doors, 8 words",
+    "filler 24, epochs 4": "doors, 24 words",
+    "textcraft": "TextCraft",
+}
+
+
+def picture(found: Found, path: Path) -> None:
+    """Success of each step's episodes, mean over seeds, with 95 % intervals as bands but in TextCraft, where
+    seeds differ in their tasks by more than methods do."""
+    from pictures import Curve, draw
+
+    panels = {}
+    for setting, title in PANELS.items():
+        panels[title] = {}
+        for method in DRAWN:
+            runs = np.array([run["reward"] for run in found.get(setting, {}).get(method, {}).values()])
+            if len(runs) > 1:
+                half = (
+                    0 * runs[0]
+                    if setting == "textcraft"
+                    else stats.t.ppf(0.975, len(runs) - 1) * runs.std(0, ddof=1) / len(runs) ** 0.5
+                )
+                steps = list(range(1, runs.shape[1] + 1))
+                panels[title][method] = Curve(steps, runs.mean(0).tolist(), half.tolist())
+    title = "Success in training by method"
+    draw(path, title, panels, "step", "success in training", ylim=(0, 1))
+
+
 def interval(numbers: list[float], sign: str = "") -> str:
     count = len(numbers)
     if count < 2:
@@ -294,6 +327,9 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "show"))
     parser.add_argument("--out", type=Path, default=Path("runs/credit"))
     parser.add_argument("--to", type=Path, default=Path("docs/mpo_network_study.json"))
+    parser.add_argument(
+        "--svg", type=Path, help="where to draw the curves, as docs/mpo_network_study.svg"
+    )
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
@@ -303,7 +339,7 @@ def main() -> None:
     if options.what == "run":
         run(options.out, options.settings, options.seeds, options.methods, options.minutes)
     else:
-        show(options.out, options.to)
+        show(options.out, options.to, options.svg)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ class Evaluation(BaseModel):
 
 
 def evaluate(model: Any, tokenizer: Any, todo: Evaluation, context: int) -> dict[str, float]:
-    """Held-out loss of action tokens (nats a token), and success and mean turns of episodes."""
+    """Held-out loss of action tokens (nats a token), and mean return, turns and, where
+    the world judges it, success of episodes."""
     told = Examples([todo.source], 0)
     learner = Learner(model).eval()
     rows = [draw_row(told, tokenizer, context, k) for k in range(todo.examples)]
@@ -58,4 +59,6 @@ def _play(policy: HfModel, todo: Evaluation) -> dict[str, float]:
     play(rollouts, ReActPolicy(policy, instructions=False))
     paths = [rollout.finish() for rollout in rollouts]
     turns = float(np.mean([len(path.turns) for path in paths]))
-    return {"success": float(np.mean([path.ret > 0 for path in paths])), "turns": turns}
+    told = {"reward": float(np.mean([path.ret for path in paths])), "turns": turns}
+    judged = [path.success for path in paths if path.success is not None]
+    return told | ({"success": float(np.mean(judged))} if judged else {})

@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnbench.agents.hf import HfModel
-from turnbench.agents.model import Completion, Message, Prompt, Sampling
-from turnbench.algorithms import trainer
+from turnbench.agents.model import Completion, Message, Prompt, Sampling, ScriptedModel
+from turnbench.algorithms import evaluation, trainer
 from turnbench.algorithms.demos import Conversation, Examples, Source, read_conversations
 from turnbench.algorithms.sft import (
     Learner,
@@ -25,6 +25,7 @@ from turnbench.algorithms.sft import (
     train,
 )
 from turnbench.algorithms.tokenizer import Encoded, encode, train_tokenizer
+from turnbench.envs.core import Step, TextEnv
 from turnbench.envs.errors import ConfigError, TurnbenchError, UnknownName
 from turnbench.envs.textcraft import split_tasks
 from turnbench.envs.textcraft_recipes import plain, recipe_book
@@ -342,3 +343,24 @@ def test_samples_have_the_models_own_likelihoods_and_do_not_depend_on_the_batch(
         start = len(answer.prompt_ids)
         exact = [float(logs[start + k - 1, token]) for k, token in enumerate(answer.ids)]
         assert answer.logprobs == pytest.approx(exact, abs=1e-4)
+
+
+def test_a_return_above_zero_is_no_success(monkeypatch):
+    class Half(TextEnv):
+        """Pays half of what it could, and says that this isn't enough."""
+
+        has_success = True
+
+        def tasks(self, split):
+            return ["0"]
+
+        def _reset(self, task):
+            return "go"
+
+        def _step(self, action):
+            return Step("gone", 0.5, True, {"success": False})
+
+    monkeypatch.setattr(evaluation, "make", lambda env, **options: Half())
+    todo = evaluation.Evaluation(source=Source(env="half"), episodes=3)
+    told = evaluation._play(ScriptedModel(lambda prompt: "x"), todo)
+    assert told == {"reward": 0.5, "success": 0.0, "turns": 1.0}

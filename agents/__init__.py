@@ -37,7 +37,7 @@ SHIPPED = "turnbench/"  # a checkpoint path that starts so names one that comes 
 
 def agent_class(name: str) -> Any:
     """The class registered as `name`, or named as "module:Class". Raises UnknownName, ConfigError."""
-    return _find("agent", name, AGENTS)
+    return find("agent", name, AGENTS)
 
 
 def make_model(spec: Mapping[str, Any] | str) -> "Model":
@@ -69,7 +69,7 @@ def model_arguments(spec: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     backend = options.pop("backend", None)
     if not isinstance(backend, str):
         raise ConfigError(f"a model needs the key 'backend': one of {', '.join(BACKENDS)}")
-    cls = _find("backend", backend, BACKENDS)
+    cls = find("backend", backend, BACKENDS)
     sampling = {name: options.pop(name) for name in Sampling.__slots__ if name in options}
     known = [*inspect.signature(cls).parameters, *Sampling.__slots__]
     check_options(f"backend {backend!r}", cls, options, given={"sampling"}, also=known)
@@ -141,8 +141,9 @@ def check_options(
             raise ConfigError(f"{what} needs the option {p.name!r}")
 
 
-def _find(kind: str, name: str, registry: Mapping[str, str]) -> Any:
-    """What makes the thing called `name`. Raises UnknownName, or ConfigError where it can't load."""
+def find(kind: str, name: str, registry: Mapping[str, str]) -> Any:
+    """What is registered as `name`, or named as "module:attribute". Raises UnknownName, or ConfigError where
+    it can't load."""
     module, colon, attribute = registry.get(name, name).partition(":")
     if not (colon and module and not module.startswith(".")):
         raise UnknownName(kind, name, registry)

@@ -68,7 +68,8 @@ class Measurer:
         self.network, self.workers = network, workers_for(network)
         self.bulk = PREFILL_TOKENS.get(network.device.type, PREFILL_ELSEWHERE)
         hidden = network.config.get_text_config().hidden_size
-        self.pairs = None if not share else PAIRS * hidden if network.device.type == "cpu" else math.inf
+        worth = PAIRS * hidden if network.device.type == "cpu" else math.inf
+        self.pairs = worth if share else None
         self._split: bool | None = None
 
     @torch.inference_mode()
@@ -171,22 +172,26 @@ def _passes(hosts: Sequence[Host], bulk: int, pairs: float | None) -> Iterator[_
     What several begin with is computed once where that saves more than it costs (see `_worth`); never
     if `pairs` is None.
     """
+    if pairs is None:
+        yield from (_Pass(0, part) for part in _cut(hosts, 0, bulk))
+        return
     alone: list[Host] = []
-    for group in _families(hosts) if pairs is not None else []:
-        start = _shared_length(group)
-        for part in _cut(group, start, bulk) if start >= SHARED else [group]:
-            if pairs is not None and start >= SHARED and _worth(part, start, pairs):
+    for family in _families(hosts):
+        start = _shared_length(family)
+        for part in _cut(family, start, bulk):
+            if _worth(part, start, pairs):
                 yield _Pass(start, part)
             else:
                 alone += part
-    yield from (_Pass(0, part) for part in _cut(alone if pairs is not None else hosts, 0, bulk))
+    yield from (_Pass(0, part) for part in _cut(alone, 0, bulk))
 
 
 def _worth(part: Sequence[Host], start: int, pairs: float) -> bool:
     """Whether the tokens that aren't computed again outweigh the attention that is computed in vain: behind
     a common beginning attention goes through a mask, and all pairs are computed instead of half of them."""
     width = max(len(host.ids) for host in part) - start
-    return (len(part) - 1) * start * pairs > len(part) * (width**2 - start**2) / 2
+    saved, vain = (len(part) - 1) * start, len(part) * (width**2 - start**2) / 2
+    return len(part) > 1 and start >= SHARED and saved * pairs > vain
 
 
 def _families(hosts: Sequence[Host]) -> Iterator[list[Host]]:

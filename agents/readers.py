@@ -55,6 +55,11 @@ class Measured(NamedTuple):
         """One measure, by turn."""
         return [turn[name] for turn in self.turns]
 
+    def rounded(self) -> "Measured":
+        """With the digits that float32 has, so that what is written and read again is the same."""
+        turns = [{n: [float(f"{x:.7g}") for x in v] for n, v in turn.items()} for turn in self.turns]
+        return Measured(turns, self.cut)
+
 
 class LocalReader:
     """A checkpoint folder, or the name of a shipped one, under transformers.

@@ -4,7 +4,6 @@ The k-th example is a function of (seed, k) and of the step: nothing else has to
 to resume, and every process of a run can make the same batch.
 """
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from turnbench import envs
+from turnbench.agents import find
 from turnbench.agents.model import Message
 from turnbench.envs.core import MAX_SEED, TextEnv
-from turnbench.envs.demonstrate import solve
-from turnbench.envs.errors import ConfigError, UnknownName
+from turnbench.envs.errors import ConfigError
 from turnbench.envs.record import Task, Trajectory
 
 TRIES = 100
@@ -169,24 +168,8 @@ class Examples:
 
 def demonstrator(source: Source) -> Demonstrator:
     """The demonstrator that a source names, else the one of its environment, else its own solution."""
-    name = source.demonstrator or DEMONSTRATORS.get(str(source.env))
-    if name is None:
-        return solve
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except (ImportError, TypeError, ValueError) as error:
-        found = None
-        if not isinstance(error, ModuleNotFoundError) or error.name not in (module, *_parents(module)):
-            raise ConfigError(f"demonstrator {name!r} can't be imported: {error}") from error
-    if not callable(found):
-        raise UnknownName("demonstrator", name, {*DEMONSTRATORS.values(), SOLVE})
-    return found  # type: ignore[no-any-return]
-
-
-def _parents(module: str) -> list[str]:
-    parts = module.split(".")
-    return [".".join(parts[:k]) for k in range(1, len(parts))]
+    own = source.env if source.env in DEMONSTRATORS else SOLVE
+    return find("demonstrator", source.demonstrator or own, DEMONSTRATORS)  # type: ignore[no-any-return]
 
 
 def read_conversations(path: Path) -> list[Conversation]:

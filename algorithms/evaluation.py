@@ -10,6 +10,7 @@ from turnbench.agents.hf import HfModel
 from turnbench.agents.model import Sampling
 from turnbench.agents.react import ReActPolicy
 from turnbench.agents.rollout import Rollout, play
+from turnbench.algorithms import held_out
 from turnbench.algorithms.demos import Examples, Source
 from turnbench.algorithms.learner import Learner, collate, draw_row
 from turnbench.envs import make
@@ -29,8 +30,8 @@ class Evaluation(BaseModel):
 
 
 def evaluate(model: Any, tokenizer: Any, todo: Evaluation, context: int) -> dict[str, float]:
-    """Held-out loss of action tokens (nats a token), and mean return, turns and, where
-    the world judges it, success of episodes."""
+    """Held-out loss of action tokens (nats a token), and mean return and turns of episodes; where the world
+    judges it also success."""
     told = Examples([todo.source], 0)
     learner = Learner(model).eval()
     rows = [draw_row(told, tokenizer, context, k) for k in range(todo.examples)]
@@ -59,6 +60,5 @@ def _play(policy: HfModel, todo: Evaluation) -> dict[str, float]:
     play(rollouts, ReActPolicy(policy, instructions=False))
     paths = [rollout.finish() for rollout in rollouts]
     turns = float(np.mean([len(path.turns) for path in paths]))
-    told = {"reward": float(np.mean([path.ret for path in paths])), "turns": turns}
-    judged = [path.success for path in paths if path.success is not None]
-    return told | ({"success": float(np.mean(judged))} if judged else {})
+    found = [held_out.Result(k, path.ret, path.success) for k, path in enumerate(paths)]
+    return held_out.told(found) | {"turns": turns}

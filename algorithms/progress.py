@@ -43,9 +43,7 @@ class Progress:
     def __init__(self, out: Path, step: int, steps: int, main: bool) -> None:
         self.path, self.first, self.steps, self.main = out / "metrics.jsonl", step, steps, main
         self.console = Console(stderr=True, quiet=not main)
-        columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn())
-        shown = TextColumn("{task.fields[note]}")
-        self.bar = Bar(*columns, shown, console=self.console, disable=not self.console.is_terminal)
+        self.bar = _bar(self.console, "step", TextColumn("{task.fields[note]}"))
         self.job = self.bar.add_task("train", total=steps, completed=step, note="")
         self.latest: dict[str, float] = {}
         self.spoke = 0.0
@@ -104,8 +102,7 @@ class Progress:
 def counted(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     """The items, while the terminal shows how many of `total` there have been."""
     console, spoke = Console(stderr=True), time.monotonic()
-    columns = (TextColumn(what), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+    with _bar(console, what, transient=True) as bar:
         job = bar.add_task(what, total=total)
         for count, item in enumerate(items, start=1):
             bar.update(job, completed=count)
@@ -113,6 +110,12 @@ def counted(items: Iterable[T], total: int, what: str) -> Iterator[T]:
                 spoke = time.monotonic()
                 console.print(f"{count}/{total} {what}", highlight=False, soft_wrap=True)
             yield item
+
+
+def _bar(console: Console, what: str, *more: TextColumn, transient: bool = False) -> Bar:
+    columns = (TextColumn(what), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), *more)
+    hidden = not console.is_terminal
+    return Bar(*columns, console=console, disable=hidden, transient=transient)
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:

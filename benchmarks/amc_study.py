@@ -161,6 +161,12 @@ def picture(rows: Mapping[str, Row], path: Path) -> None:
     draw(path, title, {"": curves}, "paths N", "mean return", xscale="log", ylim=(0, None), **ticks)
 
 
+def widest(names: Iterable[str]) -> str:
+    """The row of best-of-N with the most paths; "" where there is none."""
+    sizes = {int(n[8:]): n for n in names if n.startswith("best-of-") and n[8:].isdigit()}
+    return sizes[max(sizes)] if sizes else ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run folders")
@@ -172,10 +178,7 @@ def main() -> None:
     options = parser.parse_args()
     played = by_row(options.runs)
     rows = {name: selected(episodes) for name, episodes in played.items()}
-    sizes = {
-        int(name[8:]): name for name in played if name.startswith("best-of-") and name[8:].isdigit()
-    }
-    options.whole = options.whole or sizes.get(max(sizes, default=0), "")
+    options.whole = options.whole or widest(played)
     whole = played.get(options.whole, {})
     most = min((len(e.population.trajectories) for e in whole.values()), default=0)
     rows |= {f"best-of-{n}*": of_subsets(whole, n) for n in SIZES if n <= most}

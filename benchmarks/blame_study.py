@@ -1,4 +1,4 @@
-"""Failure attribution by scores of turns: python benchmarks/blame_study.py OUT --reference FOLDER --policy NAME=FOLDER
+"""Failure attribution by scores of turns: python benchmarks/blame_study.py OUT --reference ... --policy ...
 
 The logs are ToolWorld's of variant base and level 1: one step of each is the decisive mistake
 (envs/blame_logs.py). They are shown as the small model of algorithms/configs/tiny-toolworld.yaml knows the
@@ -19,12 +19,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from turnbench.agents.attribution import RULES, Label, chance, decisive_step, judge
 from turnbench.agents.turn_scores import Aggregation
 from turnbench.envs import make
 from turnbench.envs.blame_log import Log
 from turnbench.envs.blame_logs import toolworld_log
-from turnbench.envs.record import Outcome, Task, Trajectory, Turn
+from turnbench.envs.core import TextEnv
+from turnbench.envs.demonstrate import Plan, guided
+from turnbench.envs.record import Task, Trajectory
 from turnbench.leaderboards import scored
 from turnbench.leaderboards.cases import Case
 from turnbench.leaderboards.scored import Measures, Rated, Said
@@ -56,15 +60,11 @@ def cases_of(split: str) -> list[Case]:
     ]
 
 
-def played(env: Any, log: Log, task: str, split: str) -> Trajectory:
+def played(env: TextEnv, log: Log, task: str, split: str) -> Trajectory:
     """The actions of a log, with the observations that this world gives to them."""
-    seen, _ = env.reset(seed=0, options={"task": task})
-    turns = []
-    for turn in log.trajectory.turns:
-        after, reward, *_ = env.step(turn.action)
-        turns.append(Turn(seen, turn.action, reward))
-        seen = after
-    return Trajectory(Task(WORLD, task, split), tuple(turns), seen, Outcome.OK, success=False)
+    actions = [turn.action for turn in log.trajectory.turns]
+    rng = np.random.default_rng(0)  # nothing is drawn, as there are no mistakes
+    return guided(env, Task(WORLD, task, split), rng, 0.0, lambda: Plan(env, actions))
 
 
 def scores(cases: list[Case], policy: Said, reference: Said) -> dict[str, dict[str, Rated]]:

@@ -251,9 +251,8 @@ COLUMNS = {
 
 
 def show(out: Path, to: Path, svg: Path | None) -> None:
-    """A picture of the curves, tables of means over seeds with 95 % intervals by Student's t, and of the claims, paired by seed.
-
-    Runs that `out` doesn't hold are kept as the file has them."""
+    """A picture of the curves, tables of means over seeds with 95 % intervals by Student's t, and of the
+    claims, paired by seed. Runs that `out` doesn't hold are kept as the file has them."""
     found: Found = json.loads(to.read_text("utf-8"))["results"] if to.exists() else {}
     for setting, cells in collect(out).items():
         for method, runs in cells.items():
@@ -303,13 +302,8 @@ def picture(found: Found, path: Path) -> None:
         for method in DRAWN:
             runs = np.array([run["reward"] for run in found.get(setting, {}).get(method, {}).values()])
             if len(runs) > 1:
-                half = (
-                    0 * runs[0]
-                    if setting == "textcraft"
-                    else stats.t.ppf(0.975, len(runs) - 1) * runs.std(0, ddof=1) / len(runs) ** 0.5
-                )
-                steps = list(range(1, runs.shape[1] + 1))
-                panels[title][method] = Curve(steps, runs.mean(0).tolist(), half.tolist())
+                spread = () if setting == "textcraft" else half_width(runs)
+                panels[title][method] = Curve(range(1, runs.shape[1] + 1), runs.mean(0), spread)
     title = "Success in training by method"
     draw(path, title, panels, "step", "success in training", ylim=(0, 1))
 
@@ -318,8 +312,13 @@ def interval(numbers: list[float], sign: str = "") -> str:
     count = len(numbers)
     if count < 2:
         return f"{np.mean(numbers):{sign}.3f}"
-    half = stats.t.ppf(0.975, count - 1) * np.std(numbers, ddof=1) / count**0.5
-    return f"{np.mean(numbers):{sign}.3f} ± {half:.3f}"
+    return f"{np.mean(numbers):{sign}.3f} ± {half_width(np.array(numbers)):.3f}"
+
+
+def half_width(samples: np.ndarray) -> np.ndarray:
+    """Half of a 95 % interval of the mean over the first axis (Student's t)."""
+    count = len(samples)
+    return stats.t.ppf(0.975, count - 1) * samples.std(0, ddof=1) / count**0.5
 
 
 def main() -> None:

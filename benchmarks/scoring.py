@@ -2,9 +2,9 @@
 
 Best-of-8 pools of TextCraft, played by the shipped model, are read by a policy and a reference (the same
 weights: only the work counts). The plain loop does what one writes with transformers alone: one path at a
-time, a forward pass with all logits, log-softmax, gather. It gets one CPU thread or
-all of them, whichever is faster; ours takes its own choice. Both are timed by the clock, so the machine should
-be idle. Peak memory is that of a process that does nothing else.
+time, a forward pass with all logits, log-softmax, gather. It gets one CPU thread or all of
+them, whichever is faster; ours takes its own choice. Both are timed by the clock, so the machine should be idle.
+Peak memory is that of a process that does nothing else.
 """
 
 import argparse

@@ -4,7 +4,7 @@ A world's guide says what is right at each turn, and what a learner would do wro
 demonstrator of every world that knows its own solutions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
@@ -58,21 +58,24 @@ def guided(
     )
 
 
-class _Solution:
-    """A mistake is any other action that the world offers; one that spoils the plan makes a demonstration
-    that fails."""
+class Plan:
+    """Given actions, one after the other. A mistake is any other action that the world offers; one that
+    spoils the plan makes a demonstration that fails."""
 
-    def __init__(self, env: TextEnv) -> None:
-        self.env, self.todo = env, list(env.solution())
+    def __init__(self, env: TextEnv, actions: Iterable[str]) -> None:
+        self.env, self.todo = env, list(actions)
 
     def right(self) -> str | None:
+        """The next of them."""
         return self.todo[0] if self.todo else None
 
     def wrong(self, rng: np.random.Generator) -> str | None:
+        """Anything else on offer."""
         offered = [action for action in examples(self.env) if action != self.right()]
         return offered[int(rng.integers(len(offered)))] if offered else None
 
     def moved(self, action: str, observation: str, astray: bool) -> None:
+        """A mistake is no step of the plan."""
         if not astray:
             del self.todo[0]
 
@@ -81,4 +84,4 @@ def solve(env: TextEnv, task: Task, rng: np.random.Generator, mistakes: float = 
     """Play a world's own solution. Raises ConfigError where it knows none."""
     if type(env).solution is TextEnv.solution:
         raise ConfigError(f"{task.env} has neither a demonstrator nor a solution to demonstrate")
-    return guided(env, task, rng, mistakes, lambda: _Solution(env))
+    return guided(env, task, rng, mistakes, lambda: Plan(env, env.solution()))

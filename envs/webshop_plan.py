@@ -12,7 +12,8 @@ PAGES = 2  # of results that the shopper looks through
 
 
 def demonstrate(env: TextEnv, task: Task, rng: np.random.Generator, mistakes: float = 0.0) -> Trajectory:
-    """Play `task` (see `guided`): search for what it says before the price, open the wanted product, choose what the goal names, buy.
+    """Play `task` (see `guided`): search for what it says before the price, open the wanted product, choose
+    what the goal names, buy.
 
     Unlike the world's own solution, which searches for a title that no shopper knows, every action
     follows from the pages. It ends without a purchase where the product isn't among the first results.

@@ -161,12 +161,6 @@ def _row(key: str, case: str, said: Said) -> dict[str, Any]:
     return {"key": key, "case": case, "turns": found.turns, "cut": found.cut}
 
 
-def _as_kept(found: Measured) -> Measured:
-    """Measures with the digits that are written, so that a command that goes on finds what it began with."""
-    turns = [{n: [float(f"{x:.7g}") for x in v] for n, v in turn.items()} for turn in found.turns]
-    return Measured(turns, found.cut)
-
-
 def _say_some(
     reader: Reader, scribe: Scribe, cases: Sequence[Case], names: Sequence[str], said: Said
 ) -> None:
@@ -181,7 +175,7 @@ def _say_some(
     ):
         try:
             check_numbers(found.column("logprob"), reader.name)
-            said.found[case_id] = _as_kept(found)
+            said.found[case_id] = found.rounded()  # as a file keeps it
         except ModelError as error:
             said.failed[case_id] = str(error)
 

@@ -107,9 +107,9 @@ def draw(logits: Tensor, rows: Sequence[Row]) -> tuple[list[int], list[float]]:
         tokens = _sample(logprobs, rows)
         if not all(temperatures):
             cold = torch.tensor(temperatures, device=logits.device) == 0
-            tokens = torch.where(cold, logprobs.argmax(-1), tokens)
+            tokens = torch.where(cold, logits.argmax(-1), tokens)
     else:
-        tokens = logprobs.argmax(-1)
+        tokens = logits.argmax(-1)
     found = logprobs.gather(1, tokens[:, None])[:, 0]
     return tokens.tolist(), found.tolist()
 

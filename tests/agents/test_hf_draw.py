@@ -65,6 +65,13 @@ def test_logprobs_are_those_at_temperature_one(logits, uniform, temperature):
         assert logits[tokens[0]] == max(logits)
 
 
+@pytest.mark.parametrize("beside", [(), (row(0.5),)])
+def test_the_largest_logit_is_taken_though_its_log_prob_rounds_to_anothers(beside):
+    logits = torch.tensor([[0.0, 2.0**-126]]).repeat(1 + len(beside), 1)
+    tokens, _ = draw(logits, [row(0.0, temperature=0), *beside])
+    assert tokens[0] == 1
+
+
 def test_each_row_has_its_own_sampling():
     logits = torch.tensor([[0.0, 1.0, 3.0, 2.0]]).repeat(4, 1)
     rows = [row(0.0), row(0.0, temperature=0), row(0.0, top_p=0.7), row(0.999999, temperature=2)]

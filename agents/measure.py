@@ -1,12 +1,14 @@
 """Measure: what a network says of given tokens - their log-probs, and how sure it was there.
 
-Only the positions of actions reach the network's head, a bounded number of them at once; what all
-paths of a task begin with is computed once where the network's attention allows it.
+Only the positions of actions reach the network's head, a bounded number of them at once; what several
+paths begin with is computed once where the network's attention allows it and it pays (trees.py).
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +16,9 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from turnbench.agents.lanes import PREFILL_ELSEWHERE, PREFILL_TOKENS
-from turnbench.agents.model import common_prefix
-from turnbench.agents.spans import Host, Ids, hosts_of
+from turnbench.agents.spans import Ids, hosts_of
 from turnbench.agents.threads import limit_threads, workers_for
+from turnbench.agents.trees import Node, Price, trees
 
 LOGITS = 2**22
 """Logits held at once (16 MB in float32)."""
@@ -24,8 +26,9 @@ TOP = 20
 """The most probable tokens that `top` averages over, as DeepConf and servers' log-probs do."""
 SPREAD = 4
 """How many times as many tokens as are computed at once may be attended to, shared ones repeated."""
-SHARED = 32
-"""Tokens that sequences must begin alike with to be worth a common pass."""
+BRANCH = {"cpu": 64}
+"""Tokens that cost as much as a pass of its own, by device."""
+BRANCH_ELSEWHERE = 512
 PAIRS = 5
 """Pairs of tokens whose attention costs a CPU as much as a token does elsewhere, for each hidden unit."""
 
@@ -52,11 +55,20 @@ MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """By name: a function of logits [n, V] and their log-sum-exp [n], giving nats [n]."""
 
 
-class _Pass(NamedTuple):
-    """Sequences that go through together; the first `start` tokens are the same in all."""
+Found = list[dict[str, list[float]]]
+States = list[tuple[Tensor, Tensor]]
+"""Each layer's keys and values, of shape (1, heads, tokens, head size)."""
 
-    start: int
-    hosts: list[Host]
+
+class _Pass(NamedTuple):
+    """Nodes that are computed together. They start alike, behind tokens whose states are known."""
+
+    nodes: list[Node]
+    states: States
+
+    @property
+    def start(self) -> int:
+        return self.nodes[0].start
 
 
 class Measurer:
@@ -66,161 +78,149 @@ class Measurer:
 
     def __init__(self, network: Any, *, share: bool) -> None:
         self.network, self.workers = network, workers_for(network)
+        self.share, self.config = share, network.config.get_text_config()
         self.bulk = PREFILL_TOKENS.get(network.device.type, PREFILL_ELSEWHERE)
-        hidden = network.config.get_text_config().hidden_size
-        worth = PAIRS * hidden if network.device.type == "cpu" else math.inf
-        self.pairs = worth if share else None
-        self._split: bool | None = None
+        self.branch = BRANCH.get(network.device.type, BRANCH_ELSEWHERE)
+        self.step = max(1, LOGITS // self.config.vocab_size)
+
+    @cached_property
+    def price(self) -> Price | None:
+        """What computing costs; None where every sequence has to be read by itself."""
+        if not self.share or not self.split:
+            return None
+        on_cpu = self.network.device.type == "cpu"
+        return Price(self.branch, 1 / (PAIRS * self.config.hidden_size) if on_cpu else 0)
 
     @torch.inference_mode()
-    def measure(
-        self, sequences: Sequence[tuple[Ids, Ids]], names: Sequence[str]
-    ) -> list[dict[str, list[float]]]:
+    def measure(self, sequences: Sequence[tuple[Ids, Ids]], names: Sequence[str]) -> Found:
         """For each pair (prompt ids, ids): `logprob` and the named measures of every second id, after
         all that precedes it, in nats at temperature 1.
         """
-        found: list[dict[str, list[float]]] = [{n: [] for n in ("logprob", *names)} for _ in sequences]
+        found = [{n: [math.nan] * len(ids) for n in ("logprob", *names)} for _, ids in sequences]
         hosts = hosts_of([((*prompt, *ids), len(prompt)) for prompt, ids in sequences])
-        passes = list(_passes(hosts, self.bulk, self.pairs))
-        for part, columns in zip(passes, self._read_all(passes, names), strict=True):
-            at = 0
-            for host in part.hosts:
-                for index, start, end in host.spans:
-                    for name, values in columns.items():
-                        found[index][name] = values[at : at + end - start]
-                    at += end - start
+        self._read_all(list(self._passes(trees(hosts, self.price), [])), found)
         return found
 
-    def _read_all(self, passes: Sequence[_Pass], names: Sequence[str]) -> list[dict[str, list[float]]]:
-        """Each pass's measures; several workers take them side by side, with a CPU thread each."""
-        if self._split is None:
-            self._split = self._can_split()
-        if self.workers == 1 or len(passes) == 1:
-            return [self._read(part, names) for part in passes]
-        with ThreadPoolExecutor(self.workers, initializer=limit_threads, initargs=(1,)) as pool:
-            return list(pool.map(lambda part: self._read(part, names), passes))
+    def _read_all(self, stack: list[_Pass], found: Found) -> None:
+        """Read passes and what follows them, depth first, as open nodes hold memory; several workers take
+        them side by side, with a CPU thread each."""
+        running = set[Future[list[_Pass]]]()
+        with ThreadPoolExecutor(self.workers, initializer=self._settle) as pool:
+            while stack or running:
+                while stack and len(running) < self.workers:
+                    running.add(pool.submit(self._read, stack.pop(), found))
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    stack += future.result()
+
+    def _settle(self) -> None:
+        if self.workers > 1:
+            limit_threads(1)
 
     @torch.inference_mode()
-    def _read(self, part: _Pass, names: Sequence[str]) -> dict[str, list[float]]:
-        """The measures of the pass's spans, one after the other."""
-        places = [
-            (row, place)
-            for row, host in enumerate(part.hosts)
-            for _, start, end in host.spans
-            for place in range(start, end)
-        ]
-        device = self.network.device
-        tokens = torch.tensor([part.hosts[row].ids[place] for row, place in places], device=device)
-        at = torch.tensor(places, device=device) - torch.tensor([0, part.start + 1], device=device)
-        logits_at = self._logits(part, at)
-        columns: dict[str, list[float]] = {name: [] for name in ("logprob", *names)}
-        step = max(1, LOGITS // self.network.config.get_text_config().vocab_size)
-        for first in range(0, len(places), step):
-            logits = logits_at(first, first + step).float()
+    def _read(self, part: _Pass, found: Found) -> list[_Pass]:
+        """Write down what the pass tells of spans; gives back the passes that follow."""
+        wanted = _wanted(part.nodes)
+        places = [key[:2] for key in wanted]
+        at = torch.tensor(places, dtype=torch.long, device=self.network.device).reshape(-1, 2)
+        logits_at, following = self._logits(part, at)
+        names = found[0].keys() - {"logprob"}
+        keys = list(wanted)
+        for first in range(0, len(keys), self.step):
+            some = keys[first : first + self.step]
+            tokens = torch.tensor([token for _, _, token in some], device=self.network.device)
+            logits = logits_at(first, first + self.step).float()
             norm = logits.logsumexp(-1)
-            chosen = logits.gather(1, tokens[first : first + step, None])[:, 0] - norm
-            columns["logprob"] += chosen.tolist()
-            for name in names:
-                columns[name] += MEASURES[name](logits, norm).tolist()
-        return columns
+            columns = {name: MEASURES[name](logits, norm).tolist() for name in names}
+            columns["logprob"] = (logits.gather(1, tokens[:, None])[:, 0] - norm).tolist()
+            for name, values in columns.items():
+                for key, value in zip(some, values, strict=True):
+                    for index, place in wanted[key]:
+                        found[index][name][place] = value
+        return following
 
-    def _logits(self, part: _Pass, at: Tensor) -> Callable[[int, int], Tensor]:
-        """Gives the logits [n, V] of a range of the places `at` [N, 2] (row, column)."""
-        ids = _padded([host.ids[part.start :] for host in part.hosts], self.network.device)
-        if self._split:
-            hidden = self._hidden(part, ids)[at[:, 0], at[:, 1]]
-            head = self.network.get_output_embeddings()
-            return lambda a, b: head(hidden[a:b])
+    def _logits(self, part: _Pass, at: Tensor) -> tuple[Callable[[int, int], Tensor], list[_Pass]]:
+        """What gives the logits [n, V] of a range of the places `at` [N, 2] (row, column), and the passes
+        that follow."""
+        ids = _padded([node.ids for node in part.nodes], self.network.device)
+        if self.split:
+            hidden, following = self._hidden(part, ids)
+            hidden, head = hidden[at[:, 0], at[:, 1]], self.network.get_output_embeddings()
+            return lambda a, b: head(hidden[a:b]), following
         columns: Tensor = torch.unique(at[:, 1])
         whole = self.network(input_ids=ids, use_cache=False, logits_to_keep=columns).logits
         places = torch.searchsorted(columns, at[:, 1].contiguous())
-        return lambda a, b: whole[at[a:b, 0], places[a:b]]
+        return lambda a, b: whole[at[a:b, 0], places[a:b]], []
 
-    def _hidden(self, part: _Pass, ids: Tensor) -> Tensor:
+    def _hidden(self, part: _Pass, ids: Tensor) -> tuple[Tensor, list[_Pass]]:
         """Last hidden states [B, T, H]. What stands behind a causal network's token doesn't reach it,
         so that padding on the right needs no mask."""
-        trunk = self.network.base_model
-        if not part.start:
-            return trunk(input_ids=ids, use_cache=False).last_hidden_state  # type: ignore[no-any-return]
+        trunk, going_on = self.network.base_model, any(node.next for node in part.nodes)
+        if not part.start and not going_on:
+            return trunk(input_ids=ids, use_cache=False).last_hidden_state, []
         cache = DynamicCache(config=self.network.config)
-        begin = torch.tensor([part.hosts[0].ids[: part.start]], device=ids.device)
-        trunk(input_ids=begin, past_key_values=cache, use_cache=True)
-        cache.batch_repeat_interleave(len(ids))
-        return trunk(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state  # type: ignore[no-any-return]
+        for layer, (keys, values) in enumerate(part.states):
+            cache.update(keys.expand(len(ids), -1, -1, -1), values.expand(len(ids), -1, -1, -1), layer)
+        hidden = trunk(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
+        following = [
+            following
+            for row, node in enumerate(part.nodes)
+            if node.next
+            for following in self._passes(node.next, _states(cache, row, node.end))
+        ]
+        return hidden, following
 
-    def _can_split(self) -> bool:
+    def _passes(self, nodes: Sequence[Node], states: States) -> Iterator[_Pass]:
+        """Nodes that start alike in passes of at most `bulk` tokens, padding included, or of one node; a
+        pass of its own is better than more padding than it costs."""
+        batch: list[Node] = []
+        for node in sorted(nodes, key=lambda n: n.end):
+            rows = len(batch) + 1
+            if batch and (
+                (node.end - node.start) * rows > self.bulk
+                or node.end * rows > SPREAD * self.bulk
+                or (node.end - batch[-1].end) * len(batch) > self.branch
+            ):
+                yield _Pass(batch, states)
+                batch = []
+            batch.append(node)
+        if batch:
+            yield _Pass(batch, states)
+
+    @cached_property
+    @torch.inference_mode()
+    def split(self) -> bool:
         """Whether the head of the last hidden states, alone, gives the network's logits (tried out);
         else, as with scaled or capped logits, beginnings aren't shared."""
         head, trunk = self.network.get_output_embeddings(), self.network.base_model
         if head is None or trunk is self.network:
             return False
         probe = torch.tensor([[3, 1, 4, 1]], device=self.network.device)
-        probe %= self.network.config.get_text_config().vocab_size
+        probe %= self.config.vocab_size
         mine = head(trunk(input_ids=probe, use_cache=False).last_hidden_state)
         whole = self.network(input_ids=probe, use_cache=False).logits
         return mine.shape == whole.shape and bool(torch.allclose(mine, whole, atol=1e-4, rtol=1e-4))
 
 
+def _wanted(nodes: Sequence[Node]) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
+    """What nodes tell of spans: for each row, column and token that follows there, which ids of which
+    sequences it is."""
+    wanted = defaultdict[tuple[int, int, int], list[tuple[int, int]]](list)
+    for row, node in enumerate(nodes):
+        for host in node.hosts:
+            for index, start, end in host.spans:
+                for place in range(max(start, node.start + 1), min(end, node.end + 1)):
+                    key = row, place - 1 - node.start, host.ids[place]
+                    wanted[key].append((index, place - start))
+    return wanted
+
+
+def _states(cache: DynamicCache, row: int, end: int) -> States:
+    """A row's states of its first `end` tokens."""
+    layers: Any = cache.layers
+    return [(one.keys[row : row + 1, :, :end], one.values[row : row + 1, :, :end]) for one in layers]
+
+
 def _padded(rows: Sequence[Ids], device: Any) -> Tensor:
     width = max(map(len, rows))
     return torch.tensor([(*row, *(0,) * (width - len(row))) for row in rows], device=device)
-
-
-def _passes(hosts: Sequence[Host], bulk: int, pairs: float | None) -> Iterator[_Pass]:
-    """Sequences in passes of at most `bulk` tokens, padding included, or of one sequence.
-
-    What several begin with is computed once where that saves more than it costs (see `_worth`); never
-    if `pairs` is None.
-    """
-    if pairs is None:
-        yield from (_Pass(0, part) for part in _cut(hosts, 0, bulk))
-        return
-    alone: list[Host] = []
-    for family in _families(hosts):
-        start = _shared_length(family)
-        for part in _cut(family, start, bulk):
-            if _worth(part, start, pairs):
-                yield _Pass(start, part)
-            else:
-                alone += part
-    yield from (_Pass(0, part) for part in _cut(alone, 0, bulk))
-
-
-def _worth(part: Sequence[Host], start: int, pairs: float) -> bool:
-    """Whether the tokens that aren't computed again outweigh the attention that is computed in vain: behind
-    a common beginning attention goes through a mask, and all pairs are computed instead of half of them."""
-    width = max(len(host.ids) for host in part) - start
-    saved, vain = (len(part) - 1) * start, len(part) * (width**2 - start**2) / 2
-    return len(part) > 1 and start >= SHARED and saved * pairs > vain
-
-
-def _families(hosts: Sequence[Host]) -> Iterator[list[Host]]:
-    """Sequences that have most of the shorter one's opening in common with their neighbour."""
-    family: list[Host] = []
-    for host in sorted(hosts, key=lambda h: h.ids):
-        if family:
-            alike = common_prefix(family[0].ids, host.ids)
-            if alike < SHARED or 2 * alike < min(family[0].first, host.first):
-                yield family
-                family = []
-        family.append(host)
-    if family:
-        yield family
-
-
-def _shared_length(family: Sequence[Host]) -> int:
-    """How many tokens all have in common, short of the one that the first action is read from."""
-    alike = common_prefix(family[0].ids, family[-1].ids)
-    return min(alike, min(host.first for host in family) - 1)
-
-
-def _cut(hosts: Sequence[Host], start: int, bulk: int) -> Iterator[list[Host]]:
-    batch: list[Host] = []
-    for host in sorted(hosts, key=lambda h: len(h.ids)):
-        rows = len(batch) + 1
-        if batch and ((len(host.ids) - start) * rows > bulk or len(host.ids) * rows > SPREAD * bulk):
-            yield batch
-            batch = []
-        batch.append(host)
-    if batch:
-        yield batch

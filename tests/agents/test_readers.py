@@ -20,13 +20,14 @@ from turnbench.agents.confidence import (  # noqa: E402
     windows,
 )
 from turnbench.agents.hf import HfModel  # noqa: E402
-from turnbench.agents.measure import MEASURES, TOP, _passes  # noqa: E402
+from turnbench.agents.measure import MEASURES, TOP  # noqa: E402
 from turnbench.agents.merging import merge  # noqa: E402
 from turnbench.agents.model import Sampling  # noqa: E402
 from turnbench.agents.progress import ProgressAdvantage  # noqa: E402
 from turnbench.agents.readers import LocalReader, measured, open_reader, scribe_of  # noqa: E402
-from turnbench.agents.spans import Host, fit  # noqa: E402
+from turnbench.agents.spans import fit  # noqa: E402
 from turnbench.agents.transcripts import Conversation, Message, Scribe, conversation  # noqa: E402
+from turnbench.agents.trees import Price  # noqa: E402
 from turnbench.envs.errors import ConfigError, ModelError, UnknownName  # noqa: E402
 from turnbench.envs.record import Task  # noqa: E402
 from turnbench.envs.toy import Toy  # noqa: E402
@@ -76,29 +77,15 @@ def test_measures_are_those_of_a_plain_loop(make_checkpoint, kind) -> None:
     reader = LocalReader(make_checkpoint(kind=kind))
     network = reader._worker._decoder.network
     pairs = sequences(np.random.default_rng(0), 350)
-    assert (reader._worker._decoder.measurer.pairs is not None) == (kind == "llama")
     measurer = reader._worker._decoder.measurer
+    assert (measurer.price is not None) == (kind == "llama")
     measurer.workers = 3
-    for shared in (
-        measurer.pairs,
-        measurer.pairs and math.inf,
-    ):  # where it is worth it; wherever it can be
-        measurer.pairs = shared
+    for price in (measurer.price, measurer.price and Price(0, 0)):  # where it pays; wherever it can be
+        measurer.price = price
         for row, pair in zip(reader.measure(pairs, tuple(MEASURES)), pairs, strict=True):
             for name, wanted in plainly(network, *pair).items():
                 np.testing.assert_allclose(row[name], wanted, atol=2e-4, err_msg=f"{kind} {name}")
     reader.close()
-
-
-def test_a_beginning_is_shared_where_that_saves_more_than_it_costs() -> None:
-    def passes(pairs: float | None, tail: int) -> list[tuple[int, int]]:
-        hosts = [Host((*range(200), 1000 + k, *range(tail)), [(k, 201, 202)]) for k in range(4)]
-        return [(part.start, len(part.hosts)) for part in _passes(hosts, 16_384, pairs)]
-
-    assert passes(None, 50) == [(0, 4)]
-    assert passes(64.0, 50) == [(200, 4)]
-    assert passes(64.0, 1500) == [(0, 4)]  # the masked attention of long tails would cost more
-    assert {start for start, _ in passes(math.inf, 1500)} == {200}
 
 
 def test_p8_peaked_is_surer_than_flat() -> None:

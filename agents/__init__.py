@@ -51,7 +51,7 @@ def make_model(spec: Mapping[str, Any] | str) -> "Model":
     try:
         return cls(**arguments)  # type: ignore[no-any-return]
     except ImportError as error:
-        raise _not_installed("backend", spec["backend"], error) from error
+        raise _not_installed("backend", spec["backend"], error, EXTRAS.get(spec["backend"])) from error
     except (TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -69,7 +69,7 @@ def model_arguments(spec: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     backend = options.pop("backend", None)
     if not isinstance(backend, str):
         raise ConfigError(f"a model needs the key 'backend': one of {', '.join(BACKENDS)}")
-    cls = find("backend", backend, BACKENDS)
+    cls = find("backend", backend, BACKENDS, EXTRAS.get(backend))
     sampling = {name: options.pop(name) for name in Sampling.__slots__ if name in options}
     known = [*inspect.signature(cls).parameters, *Sampling.__slots__]
     check_options(f"backend {backend!r}", cls, options, given={"sampling"}, also=known)
@@ -141,9 +141,12 @@ def check_options(
             raise ConfigError(f"{what} needs the option {p.name!r}")
 
 
-def find(kind: str, name: str, registry: Mapping[str, str]) -> Any:
-    """What is registered as `name`, or named as "module:attribute". Raises UnknownName, or ConfigError where
-    it can't load."""
+def find(kind: str, name: str, registry: Mapping[str, str], extra: str | None = None) -> Any:
+    """What is registered as `name`, or named as "module:attribute".
+
+    `extra`: the extra of turnbench that brings what a registered one needs. Raises UnknownName, or ConfigError
+    where it can't load.
+    """
     module, colon, attribute = registry.get(name, name).partition(":")
     if not (colon and module and not module.startswith(".")):
         raise UnknownName(kind, name, registry)
@@ -152,13 +155,13 @@ def find(kind: str, name: str, registry: Mapping[str, str]) -> Any:
     except ImportError as error:
         if name not in registry and error.name and f"{module}.".startswith(f"{error.name}."):
             raise UnknownName(kind, name, registry) from error
-        raise _not_installed(kind, name, error) from error
+        raise _not_installed(kind, name, error, extra if name in registry else None) from error
     if not callable(found):
         raise UnknownName(kind, name, registry)
     return found
 
 
-def _not_installed(kind: str, name: str, error: ImportError) -> ConfigError:
+def _not_installed(kind: str, name: str, error: ImportError, extra: str | None) -> ConfigError:
     """The error for what needs a package, with how to install it where an extra brings it."""
-    hint = f" (pip install 'turnbench[{EXTRAS[name]}]')" if name in EXTRAS else ""
+    hint = f" (pip install 'turnbench[{extra}]')" if extra else ""
     return ConfigError(f"{kind} {name!r} can't be loaded: {error}{hint}")

@@ -6,12 +6,11 @@ trained model. A new one is one file here and one line below; a config may also 
 "module:function" of any installed package.
 """
 
-import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnbench.envs.errors import ConfigError, UnknownName
+from turnbench.agents import find
 
 ALGORITHMS: dict[str, str] = {
     "dapo": "turnbench.algorithms.grpo:train_dapo",
@@ -32,11 +31,4 @@ def trainer(name: str) -> Callable[[Mapping[str, Any], Path], Path]:
 
     Raises UnknownName, or ConfigError where a package is missing.
     """
-    module, _, attribute = ALGORITHMS.get(name, name).partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        if name in ALGORITHMS and isinstance(error, ImportError):
-            told = f"algorithm {name!r} can't be loaded: {error} (pip install 'turnbench[train]')"
-            raise ConfigError(told) from error
-        raise UnknownName("algorithm", name, ALGORITHMS) from error
+    return find("algorithm", name, ALGORITHMS, extra="train")  # type: ignore[no-any-return]

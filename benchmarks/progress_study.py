@@ -42,6 +42,8 @@ HOWS = {
     "progress (mean/min)": Aggregation("mean", "min"),
 }
 
+AGAINST = ("mean log-prob", "entropy", "DeepConf lowest group", "length", "random")
+
 
 class Pool(NamedTuple):
     """Pools of attempts by one player at one temperature."""
@@ -143,6 +145,10 @@ class Study:
         rated = self.rated(other, policy, reference)
         told = scored.report(other, rated, [policy, reference])
         row = {key: told[key] for key in ("paths", "best_of_n", "uncertainty")}
+        row["differences"] = {
+            how: {name: scored.difference(other, rated[how], rated[name]) for name in AGAINST}
+            for how in HOWS
+        }
         row["grid"] = aggregation_grid(one, other, policy, reference)
         if self.options.sweep:
             row["references"] = self.sweep(pool, name, one, other, policy, reference)
@@ -216,7 +222,15 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"| {name} | {cell(best)} | {cell(told, 'auroc')} | {' | '.join(rest)} |"
         for what, key in (("all attempts", "mean_at_n"), ("best attempt", "oracle_at_n")):
             yield f"| {what} | {cell(pools.get(key, {}).get('success'))} | | | |"
+        yield from differences(row)
         yield from choices(row)
+
+
+def differences(row: Mapping[str, Any]) -> Iterator[str]:
+    yield "\n| best-of-n success less that of | " + " | ".join(AGAINST) + " |"
+    yield "|---" * (1 + len(AGAINST)) + "|"
+    for how, told in row["differences"].items():
+        yield f"| {how} | " + " | ".join(cell(told[name]) for name in AGAINST) + " |"
 
 
 def choices(row: Mapping[str, Any]) -> Iterator[str]:

@@ -276,6 +276,21 @@ def best_of_n(cases: Sequence[Case], rated: Mapping[str, Rated]) -> dict[str, An
     return {"return": _cell(chosen, lambda c: c.path.ret), **_success(chosen)}
 
 
+def difference(
+    cases: Sequence[Case], one: Mapping[str, Rated], other: Mapping[str, Rated]
+) -> dict[str, Any] | None:
+    """How much more often what `one` chooses succeeds than what `other` chooses from the same pools, with an
+    interval over tasks. None where no pool has two cases that both rate and that are judged."""
+    gains: dict[str, list[float]] = defaultdict(list)
+    both = {id: rating for id, rating in one.items() if id in other}
+    for pool in _pools([case for case in cases if case.success is not None], both):
+        mine, theirs = (max(pool, key=lambda c: rated[c.id][1]) for rated in (one, other))
+        gains[mine.task].append(float(bool(mine.success)) - float(bool(theirs.success)))
+    if not gains:
+        return None
+    return {"mean": mean(gains), "interval": list(cluster_bootstrap(gains))}
+
+
 def _pools(cases: Sequence[Case], rated: Mapping[str, Rated]) -> list[list[Case]]:
     pools: dict[str, list[Case]] = defaultdict(list)
     for case in cases:

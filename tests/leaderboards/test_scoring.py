@@ -58,6 +58,19 @@ def test_a_score_that_knows_is_told_from_one_that_doesnt() -> None:
     assert told["best_of_n"]["sizes"] == [4] and told["scored"] == told["paths"] == 120
 
 
+def test_the_difference_of_two_scorers_is_paired_by_pool() -> None:
+    cases = pool()
+    rated = scored.rate(cases, scored.played(cases), nothing(cases), Aggregation())
+    knows, blind = rated["progress"], rated["random"]
+    best = {
+        name: scored.best_of_n(cases, rated[name])["success"]["mean"] for name in ("progress", "random")
+    }
+    told = scored.difference(cases, knows, blind)
+    assert told["mean"] == pytest.approx(best["progress"] - best["random"]) and told["interval"][0] > 0
+    assert scored.difference(cases, knows, knows) == {"mean": 0.0, "interval": [0.0, 0.0]}
+    assert scored.difference(cases, knows, {cases[0].id: blind[cases[0].id]}) is None
+
+
 def test_one_class_is_said_to_be_undefined() -> None:
     rng = np.random.default_rng(0)
     cases = [case(f"t{k}", 0, rng, success=False) for k in range(4)]

@@ -1,9 +1,10 @@
 """Small causal LMs to be trained from scratch, with a tokenizer made from a game's text."""
 
+import re
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from turnbench.algorithms.demos import Examples, Source
@@ -25,6 +26,21 @@ class NewModel(BaseModel):
     text: tuple[Source, ...] = Field(description="Sources whose text the tokenizer is made from.")
     texts: int = Field(3000, ge=1, description="Number of conversations the tokenizer is made from.")
 
+    words: str | None = Field(
+        None,
+        description="Regular expression of words that are a token each, beyond `vocabulary`, such as product "
+        "numbers.",
+    )
+
+    @field_validator("words")
+    @classmethod
+    def _compiles(cls, words: str | None) -> str | None:
+        try:
+            re.compile(words or "")
+        except re.error as error:
+            raise ValueError(f"{words!r} is no regular expression: {error}") from error
+        return words
+
     @model_validator(mode="after")
     def _divides(self) -> "NewModel":
         if self.hidden % (2 * self.heads):
@@ -38,7 +54,7 @@ def new_model(spec: NewModel, seed: int) -> tuple[Any, Any]:
     """(untrained model, tokenizer). The weights are a function of the seed."""
     told = Examples(spec.text, seed)
     texts = (m.content for k in range(spec.texts) for m in told.draw(k).messages)
-    tokenizer = train_tokenizer(texts, spec.vocabulary, spec.context)
+    tokenizer = train_tokenizer(texts, spec.vocabulary, spec.context, spec.words)
     make_config = {"llama": LlamaConfig, "qwen3": Qwen3Config}[spec.kind]
     config = make_config(
         vocab_size=len(tokenizer),

@@ -5,13 +5,14 @@ run of plain words such as "dark oak planks" can become one token: a small model
 compares names in one step. Numbers up to 99 are single tokens too.
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from turnbench.agents.model import Message
@@ -41,11 +42,17 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(texts: Iterable[str], size: int, context: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    texts: Iterable[str], size: int, context: int, words: str | None = None
+) -> PreTrainedTokenizerFast:
     """A byte-level BPE of at most `size` tokens with the chat template above.
 
-    The same texts in the same order give the same tokenizer.
+    What matches the regular expression `words`, as identifiers that mean nothing by their letters, is a token
+    each, beyond `size`. The same texts in the same order give the same tokenizer.
     """
+    whole = set[str]()
+    if words:
+        texts = _without(re.compile(words), texts, whole)
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -62,6 +69,7 @@ def train_tokenizer(texts: Iterable[str], size: int, context: int) -> PreTrained
             vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
         ),
     )
+    bpe.add_tokens([AddedToken(word, normalized=False) for word in sorted(whole)])
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=bpe,
         pad_token=PAD,
@@ -71,6 +79,13 @@ def train_tokenizer(texts: Iterable[str], size: int, context: int) -> PreTrained
         model_max_length=context,
         clean_up_tokenization_spaces=False,
     )
+
+
+def _without(words: re.Pattern[str], texts: Iterable[str], found: set[str]) -> Iterator[str]:
+    """Texts less the words, which are added to `found`."""
+    for text in texts:
+        found.update(words.findall(text))
+        yield words.sub("", text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,21 @@ def test_a_template_that_rewrites_the_past_is_refused(small):
         encode(tokenizer, [Message("user", "a"), Message("assistant", "b")])
 
 
+def test_words_are_a_token_each_and_any_text_round_trips() -> None:
+    texts = ["click[B0AAAA1111] [SEP] B0BBBB2222 [SEP] $9.99", "buy now"] * 3
+    tokenizer = train_tokenizer(texts, 300, 64, r"B0[0-9A-Z]{8}| \[SEP\] ")
+    said = "click[B0BBBB2222] [SEP] B0CCCC3333"
+    pieces = tokenizer.convert_ids_to_tokens(tokenizer.encode(said))
+    assert {"B0BBBB2222", " [SEP] "} <= set(pieces) and tokenizer.decode(tokenizer.encode(said)) == said
+    assert len(tokenizer) == len(train_tokenizer(["buy now"] * 3, 300, 64)) + 3
+    assert not any("AA" in piece for piece in tokenizer.get_vocab() if piece != "B0AAAA1111")
+
+
+def test_words_that_are_no_regular_expression_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"model.words: .*no regular expression"):
+        read_config(config(model={**MODEL, "text": [DEMO], "words": "B0["}))
+
+
 def coded(turn):
     return Encoded(np.arange(len(turn)), np.array(turn))
 

@@ -25,6 +25,7 @@ from transformers import AutoModel, AutoTokenizer, DynamicCache
 from transformers.utils import logging
 
 from turnbench.agents.gathering import Merger
+from turnbench.agents.model import common_prefix
 from turnbench.agents.rollout import Rollout
 from turnbench.agents.turn_scores import TurnScorer
 from turnbench.agents.values import CARD, Value, state_text
@@ -343,7 +344,7 @@ def _passes(
         groups[first].add(text)
     made, single = [], set[tuple[int, ...]]()
     for group in map(sorted, groups.values()):
-        start = min(_common(group[0], group[-1]), min(map(len, group)) - 1)
+        start = min(common_prefix(group[0], group[-1]), min(map(len, group)) - 1)
         if share and len(group) > 1 and start > 0:
             made += [(start, batch) for batch in _cut(group)]
         else:
@@ -359,11 +360,6 @@ def _cut(texts: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
             batches.append([])
         batches[-1].append(text)
     return batches
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    pairs = zip(one, other, strict=False)
-    return next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 _loading = threading.Lock()

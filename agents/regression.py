@@ -127,10 +127,14 @@ class Row(NamedTuple):
 
 
 def nested(texts: Sequence[tuple[int, ...]]) -> list[Row]:
-    """States of one path as a single row where each is the beginning of the next, else one a row."""
-    if all(b[: len(a)] == a for a, b in zip(texts, texts[1:], strict=False)):
-        return [Row(texts[-1], tuple(map(len, texts)))]
-    return [Row(text, (len(text),)) for text in texts]
+    """States of one path, with those of which each is the beginning of the next as a single row."""
+    rows: list[Row] = []
+    for text in texts:
+        if rows and text[: len(rows[-1].ids)] == rows[-1].ids:
+            rows[-1] = Row(text, (*rows[-1].ends, len(text)))
+        else:
+            rows.append(Row(text, (len(text),)))
+    return rows
 
 
 # --- the network ----------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def examples(
     predicts: Literal["return", "future"],
     merge: bool,
 ) -> list[Example]:
-    """One example a path where its states are nested (and `merge`), else one a state.
+    """One example for all states of a path that begin each other (with `merge`), else one a state.
 
     A state's target is the return of the path it is on, or what was still to come. `best_only` keeps
     the best path of each population, as AMC's released training does. Missing paths say nothing.

@@ -283,6 +283,8 @@ def test_nested_states_and_shared_beginnings_change_nothing(llama: Path, pool: A
 def test_an_encoder_is_not_taken_for_a_causal_network(bert: Path) -> None:
     assert not is_causal(transformers.AutoModel.from_pretrained(bert))
     assert nested([(1, 2), (1, 3, 4)]) == [Row((1, 2), (2,)), Row((1, 3, 4), (3,))]
+    cut = [(1,), (1, 2), (2, 3), (2, 3, 4)]  # the oldest round was left out
+    assert nested(cut) == [Row((1, 2), (1, 2)), Row((2, 3, 4), (2, 3))]
 
 
 def test_the_oldest_rounds_make_room(llama: Path) -> None:

@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -105,17 +105,14 @@ class Measurer:
         """Read passes and what follows them, depth first, as open nodes hold memory; several workers take
         them side by side, with a CPU thread each."""
         running = set[Future[list[_Pass]]]()
-        with ThreadPoolExecutor(self.workers, initializer=self._settle) as pool:
+        settle = partial(limit_threads, 1) if self.workers > 1 else None
+        with ThreadPoolExecutor(self.workers, initializer=settle) as pool:
             while stack or running:
                 while stack and len(running) < self.workers:
                     running.add(pool.submit(self._read, stack.pop(), found))
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     stack += future.result()
-
-    def _settle(self) -> None:
-        if self.workers > 1:
-            limit_threads(1)
 
     @torch.inference_mode()
     def _read(self, part: _Pass, found: Found) -> list[_Pass]:
@@ -163,10 +160,10 @@ class Measurer:
             cache.update(keys.expand(len(ids), -1, -1, -1), values.expand(len(ids), -1, -1, -1), layer)
         hidden = trunk(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
         following = [
-            following
+            later
             for row, node in enumerate(part.nodes)
             if node.next
-            for following in self._passes(node.next, _states(cache, row, node.end))
+            for later in self._passes(node.next, _states(cache, row, node.end))
         ]
         return hidden, following
 

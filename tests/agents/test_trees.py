@@ -78,6 +78,18 @@ def test_no_plan_is_cheaper(sequences, price) -> None:
     assert total(trees(wanted, price), price) == pytest.approx(cheapest)
 
 
+def test_a_beginning_is_shared_where_that_saves_more_than_it_costs() -> None:
+    def shared(price: Price | None, tail: int) -> list[tuple[int, int]]:
+        rows = [(*range(200), 1000 + k, *range(tail)) for k in range(4)]
+        return [(node.end, len(node.next)) for node in trees(hosts(rows), price)]
+
+    assert shared(None, 50) == [(251, 0)] * 4
+    assert shared(Price(0, 1 / 64), 50) == [(200, 4)]
+    assert shared(Price(2000, 1 / 64), 50) == [(251, 0)] * 4
+    assert shared(Price(0, 1 / 64), 1500) == [(1701, 0)] * 4  # masked attention of long tails costs more
+    assert shared(Price(0, 0), 1500) == [(200, 4)]
+
+
 def test_without_a_price_each_is_alone() -> None:
     wanted = hosts([(1, 2, 3), (1, 2, 4)])
     assert [(node.end, node.next) for node in trees(wanted, None)] == [(3, ()), (3, ())]

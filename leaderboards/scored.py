@@ -8,7 +8,7 @@ down (`measures.jsonl`), so that every way to aggregate them is a function of on
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -272,8 +272,8 @@ def best_of_n(cases: Sequence[Case], rated: Mapping[str, Rated]) -> dict[str, An
     pools = _pools(cases, rated)
     if not pools:
         return None
-    chosen = [max(pool, key=lambda c: rated[c.id][1]) for pool in pools]
-    return {"return": _cell(chosen, lambda c: c.path.ret), **_success(chosen)}
+    chosen = _chosen(pools, rated)
+    return {"return": _cell((c.task, c.path.ret) for c in chosen), **_success(chosen)}
 
 
 def difference(
@@ -281,14 +281,12 @@ def difference(
 ) -> dict[str, Any] | None:
     """How much more often what `one` chooses succeeds than what `other` chooses from the same pools, with an
     interval over tasks. None where no pool has two cases that both rate and that are judged."""
-    gains: dict[str, list[float]] = defaultdict(list)
-    both = {id: rating for id, rating in one.items() if id in other}
-    for pool in _pools([case for case in cases if case.success is not None], both):
-        mine, theirs = (max(pool, key=lambda c: rated[c.id][1]) for rated in (one, other))
-        gains[mine.task].append(float(bool(mine.success)) - float(bool(theirs.success)))
-    if not gains:
+    judged = [case for case in cases if case.success is not None and case.id in other]
+    pools = _pools(judged, one)
+    if not pools:
         return None
-    return {"mean": mean(gains), "interval": list(cluster_bootstrap(gains))}
+    pairs = zip(_chosen(pools, one), _chosen(pools, other), strict=True)
+    return _cell((a.task, float(bool(a.success)) - float(bool(b.success))) for a, b in pairs)
 
 
 def _pools(cases: Sequence[Case], rated: Mapping[str, Rated]) -> list[list[Case]]:
@@ -299,15 +297,21 @@ def _pools(cases: Sequence[Case], rated: Mapping[str, Rated]) -> list[list[Case]
     return [pool for pool in pools.values() if len(pool) > 1]
 
 
+def _chosen(pools: Sequence[Sequence[Case]], rated: Mapping[str, Rated]) -> list[Case]:
+    """The best-scored case of each pool."""
+    return [max(pool, key=lambda c: rated[c.id][1]) for pool in pools]
+
+
 def _success(chosen: Sequence[Case]) -> dict[str, Any]:
     judged = [case for case in chosen if case.success is not None]
-    return {"success": _cell(judged, lambda c: float(bool(c.success)))} if judged else {}
+    return {"success": _cell((c.task, float(bool(c.success))) for c in judged)} if judged else {}
 
 
-def _cell(cases: Sequence[Case], value: Callable[[Case], float]) -> dict[str, Any]:
+def _cell(values: Iterable[tuple[str, float]]) -> dict[str, Any]:
+    """The mean of values, each of a task, with an interval over tasks."""
     by_task: dict[str, list[float]] = defaultdict(list)
-    for case in cases:
-        by_task[case.task].append(value(case))
+    for task, value in values:
+        by_task[task].append(value)
     return {"mean": mean(by_task), "interval": list(cluster_bootstrap(by_task))}
 
 

@@ -6,7 +6,7 @@ compares names in one step. Numbers up to 99 are single tokens too.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -50,9 +50,11 @@ def train_tokenizer(
     What matches the regular expression `words`, as identifiers that mean nothing by their letters, is a token
     each, beyond `size`. The same texts in the same order give the same tokenizer.
     """
-    whole = set[str]()
+    whole: list[str] = []
     if words:
-        texts = _without(re.compile(words), texts, whole)
+        texts = list(texts)
+        whole = sorted({found[0] for text in texts for found in re.finditer(words, text) if found[0]})
+        texts = (re.sub(words, "", text) for text in texts)
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -69,7 +71,7 @@ def train_tokenizer(
             vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
         ),
     )
-    bpe.add_tokens([AddedToken(word, normalized=False) for word in sorted(whole)])
+    bpe.add_tokens([AddedToken(word, normalized=False) for word in whole])
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=bpe,
         pad_token=PAD,
@@ -79,13 +81,6 @@ def train_tokenizer(
         model_max_length=context,
         clean_up_tokenization_spaces=False,
     )
-
-
-def _without(words: re.Pattern[str], texts: Iterable[str], found: set[str]) -> Iterator[str]:
-    """Texts less the words, which are added to `found`."""
-    for text in texts:
-        found.update(words.findall(text))
-        yield words.sub("", text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,10 @@ def test_words_are_a_token_each_and_any_text_round_trips() -> None:
     assert {"B0BBBB2222", " [SEP] "} <= set(pieces) and tokenizer.decode(tokenizer.encode(said)) == said
     assert len(tokenizer) == len(train_tokenizer(["buy now"] * 3, 300, 64)) + 3
     assert not any("AA" in piece for piece in tokenizer.get_vocab() if piece != "B0AAAA1111")
+    grouped = train_tokenizer(texts, 300, 64, r"(B0)([0-9A-Z]{8})|( \[SEP\] )|x*")
+    assert (
+        grouped.get_vocab() == tokenizer.get_vocab()
+    )  # groups change nothing, nor what matches no text
 
 
 def test_words_that_are_no_regular_expression_are_refused() -> None:

@@ -6,8 +6,7 @@ Pools of eight attempts are read by a policy and a reference (the same weights, 
 as a planner plays it that errs at every third turn, whose prompts describe the tools. The plain loop does what
 one writes with transformers alone: one path at a time, a forward pass with all logits, log-softmax, gather. It
 gets one CPU thread or all of them, whichever is faster; ours takes its own choice. Both are timed by the clock,
-so the machine should be idle. Peak memory is that of a process that does
-nothing else.
+so the machine should be idle. Peak memory is that of a process that does nothing else.
 """
 
 import argparse
@@ -19,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -42,17 +42,19 @@ Ids = list[list[Pair]]
 """Of a pool: its paths, and of each the turns."""
 
 
-def textcraft() -> Iterator[list[Trajectory]]:
-    """Pools at test tasks, evenly spread, as they go from easy to hard."""
-    env, model = make("turnbench/TextCraft-v0"), HfModel(MODEL, sampling=Sampling(max_tokens=48))
-    agent = BestOfN(model, n=N, scorer="random", instructions=False)
-    for k, task in enumerate(env.tasks("test")[:: len(env.tasks("test")) // TASKS]):
-        rng = np.random.default_rng(k)
-        yield [*agent.solve(env, Task("turnbench/TextCraft-v0", task), rng).trajectories]
-    model.close()
+def textcraft(tasks: int) -> Iterator[list[Trajectory]]:
+    """Pools at so many test tasks, evenly spread, as they go from easy to hard."""
+    env = make("turnbench/TextCraft-v0")
+    known = env.tasks("test")
+    with closing(HfModel(MODEL, sampling=Sampling(max_tokens=48))) as model:
+        agent = BestOfN(model, n=N, scorer="random", instructions=False)
+        for k, task in enumerate(known[:: max(1, len(known) // tasks)]):
+            rng = np.random.default_rng(k)
+            yield [*agent.solve(env, Task("turnbench/TextCraft-v0", task), rng).trajectories]
 
 
-def toolworld() -> Iterator[list[Trajectory]]:
+def toolworld(tasks: int) -> Iterator[list[Trajectory]]:
+    """Pools at all test tasks, as not every one may fit a model's context."""
     options = {"variant": "base", "level": 1, "distractors": 3, "tools_in_observation": True}
     env = make("turnbench/ToolWorld-v0", **options)
     for k, task in enumerate(env.tasks("test")):
@@ -143,7 +145,7 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
     tokenizer, network = load_checkpoint(options.model, "cpu")
     reader = LocalReader.of(network, tokenizer, options.model)
     for world in options.worlds:
-        pools = written(WORLDS[world](), reader, options.tasks)
+        pools = written(WORLDS[world](options.tasks), reader, options.tasks)
         for figure in figures(pools, network, reader, options):
             yield figure._replace(name=f"{world}_{figure.name}")
     reader.close()

@@ -11,9 +11,10 @@ from turnbench.agents.react import ReActPolicy
 from turnbench.agents.readers import Spec
 from turnbench.agents.rollout import finish_all, play, start_many
 from turnbench.agents.scorers import Scorer, make_scorer
+from turnbench.agents.turn_scores import NOT_SCORED, ask_apart
 from turnbench.agents.values import Value
 from turnbench.envs.core import TextEnv
-from turnbench.envs.errors import ConfigError
+from turnbench.envs.errors import ConfigError, Unscored
 from turnbench.envs.record import Task, Usage
 
 
@@ -43,7 +44,8 @@ class BestOfN:
         self.privileges: tuple[str, ...] = ("oracle",) if self.scorer.oracle else ()
 
     def solve(self, env: TextEnv, task: Task, rng: np.random.Generator) -> Population:
-        """Play the task N times and choose. Missing paths are never chosen while another is left."""
+        """Play the task N times and choose. Paths that are missing, or can't be scored, are never chosen
+        while another is left. Raises ModelError, Unscored where none can be."""
         if isinstance(self.scorer, Value):
             self.scorer.check(task.env)
         rollouts = start_many(env, task, rng, self.n)
@@ -51,7 +53,13 @@ class BestOfN:
         paths = finish_all(rollouts, env)
         whole = [k for k, path in enumerate(paths) if not path.missing]
         scores = [-math.inf] * self.n
-        for k, score in zip(whole, self.scorer.score([paths[k] for k in whole], rng), strict=True):
-            scores[k] = score
+        told = ask_apart(lambda some: self.scorer.score(some, rng), [paths[k] for k in whole])
+        for k, score in zip(whole, told, strict=True):
+            if isinstance(score, Unscored):
+                if all(isinstance(one, Unscored) for one in told):
+                    raise score
+                paths[k].info[NOT_SCORED] = str(score)
+            else:
+                scores[k] = score
         usage = getattr(self.scorer, "usage", Usage())
         return Population(paths, int(np.argmax(scores)), scores=tuple(scores), usage=usage)

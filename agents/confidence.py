@@ -16,18 +16,16 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
-import numpy as np
-
 from turnbench.agents.readers import Reader, Spec, measured, reading, scribe_of, shared_reader
 from turnbench.agents.transcripts import Form
 from turnbench.agents.turn_scores import (
     Numbers,
+    Rated,
     TurnScorer,
     bottom10,
     check_numbers,
     mean,
     recorded,
-    show,
 )
 from turnbench.envs.errors import ConfigError
 from turnbench.envs.record import Trajectory
@@ -63,20 +61,15 @@ class Confidence(TurnScorer):
         self.repo_compat = repo_compat
 
     def turns(self, paths: Sequence[Trajectory]) -> list[list[float]]:
-        """Each turn's mean. Raises ConfigError, ModelError, LogError."""
-        return [self.rate(column)[0] for column in self.columns(paths)]
+        """Each turn's mean. Raises ConfigError, ModelError."""
+        return [numbers for numbers, _ in self.rate(paths)]
 
-    def score(self, paths: Sequence[Trajectory], rng: np.random.Generator) -> list[float]:
-        """One number a path, from all of its tokens. Raises as `turns` does."""
-        scores = []
-        for path, column in zip(paths, self.columns(paths), strict=True):
-            numbers, score = self.rate(column)
-            show(path, self.strip or self.name, numbers)
-            scores.append(score)
-        return scores
+    def rate(self, paths: Sequence[Trajectory]) -> list[Rated]:
+        """Each turn's mean, and a score that is of all tokens. Raises as `turns` does."""
+        return [self.rate_tokens(column) for column in self.columns(paths)]
 
-    def rate(self, column: Sequence[Numbers]) -> tuple[list[float], float]:
-        """(number by turn, score of the path) from the measure `column` of its tokens, by turn."""
+    def rate_tokens(self, column: Sequence[Numbers]) -> Rated:
+        """The same of one path, from the measure `column` of its tokens, by turn."""
         signed = self.signed(column)
         score = self.of_tokens(signed) if signed else -math.inf
         return [mean(turn) for turn in signed], score

@@ -15,9 +15,9 @@ from turnbench.agents.model import Model
 from turnbench.agents.readers import Spec
 from turnbench.agents.rollout import Move, Policy, Rollout
 from turnbench.agents.scorers import make_scorer
-from turnbench.agents.turn_scores import AGGREGATES, TurnScorer, aggregate, show
+from turnbench.agents.turn_scores import AGGREGATES, NOT_SCORED, TurnScorer, aggregate, ask_apart, show
 from turnbench.envs.core import TextEnv
-from turnbench.envs.errors import ConfigError, UnknownName
+from turnbench.envs.errors import ConfigError, UnknownName, Unscored
 from turnbench.envs.record import Failure, Outcome, Task, Trajectory
 
 STOPPED = "stopped by the monitor"
@@ -54,8 +54,13 @@ class Watch:
         self.scorer, self.threshold, self.running, self.after = scorer, threshold, running, after
 
     def scores(self, paths: Sequence[Trajectory]) -> list[list[float]]:
-        """Running scores."""
-        return [running(numbers, self.running) for numbers in self.scorer.turns(paths)]
+        """Running scores; none of a path that can't be scored, whose info tells why."""
+        found = []
+        for path, told in zip(paths, ask_apart(self.scorer.turns, paths), strict=True):
+            if isinstance(told, Unscored):
+                path.info[NOT_SCORED] = str(told)
+            found.append([] if isinstance(told, Unscored) else running(told, self.running))
+        return found
 
     def stops(self, paths: Sequence[Trajectory]) -> list[Failure | None]:
         """Why paths are to be stopped now, or None."""
@@ -71,7 +76,8 @@ class Watch:
 
     def note(self, path: Trajectory, scores: Sequence[float]) -> None:
         """Write what was seen into a path's info."""
-        show(path, f"monitor: {self.scorer.strip or self.scorer.name}", scores)
+        if scores:
+            show(path, f"monitor: {self.scorer.strip or self.scorer.name}", scores)
         at = first_below(scores, self.threshold, self.after)
         path.info["monitor"] = {
             "threshold": self.threshold,

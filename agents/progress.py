@@ -30,7 +30,7 @@ from turnbench.agents.turn_scores import (
     check_numbers,
     recorded,
 )
-from turnbench.envs.errors import ConfigError, ModelError
+from turnbench.envs.errors import ConfigError, Unscored
 from turnbench.envs.record import Trajectory
 
 
@@ -46,11 +46,11 @@ def turn_advantage(policy: Numbers, reference: Numbers, how: Aggregation = Aggre
 def turn_advantages(
     policy: Sequence[Numbers], reference: Sequence[Numbers], how: Aggregation = Aggregation()
 ) -> list[float]:
-    """Each turn's advantage. Raises ModelError for turns without tokens, and log-probs that are none."""
+    """Each turn's advantage. Raises Unscored for turns without tokens, and log-probs that are none."""
     check_numbers(policy, "the policy")
     check_numbers(reference, "the reference")
     if list(map(len, policy)) != list(map(len, reference)):
-        raise ModelError("policy and reference have not read the same tokens")
+        raise Unscored("policy and reference have not read the same tokens")
     return [turn_advantage(p, r, how) for p, r in zip(policy, reference, strict=True)]
 
 

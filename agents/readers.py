@@ -8,8 +8,10 @@ opens one and closes it.
 import json
 import math
 import os
+import random
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,10 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from turnbench.agents import check_options, shipped_path
+from turnbench.agents.replies import TRANSIENT
+from turnbench.agents.retry import pause, retry_after
 from turnbench.agents.servers import server_address, server_key
 from turnbench.agents.spans import Host, Pair, check_ids, fit, hosts_of
 from turnbench.agents.transcripts import Conversation, Form, Scribe
-from turnbench.envs.errors import ConfigError, ModelError, UnknownName
+from turnbench.envs.errors import ConfigError, LogError, ModelError, Unanswered, UnknownName, Unscored
 from turnbench.envs.record import Trajectory
 
 Spec = str | Mapping[str, Any]
@@ -107,7 +111,8 @@ class ServerReader:
     """`model` at an OpenAI-compatible server that gives a prompt's log-probs (vLLM's completions).
 
     `tokenizer`: the folder of the model's tokenizer, since ids are what is sent. `base_url` and
-    `api_key_env` as for the `api` backend, `timeout` in seconds, `max_in_flight` requests at once.
+    `api_key_env` as for the `api` backend, `timeout` in seconds, `max_in_flight` requests at once. A busy
+    server is asked up to `max_retries` times more.
     `context`: the longest sequence it takes; one token less is read, as it wants room to add one.
     Measures but the log-prob: `top`, from the 20 most probable tokens.
     """
@@ -121,9 +126,11 @@ class ServerReader:
         api_key_env: str = "OPENAI_API_KEY",
         context: int | None = None,
         timeout: float = 300.0,
+        max_retries: int = 4,
         max_in_flight: int = 8,
     ) -> None:
         self.model, self.name = model, model
+        self.max_retries, self._jitter = max_retries, random.Random()
         endpoint = server_address(base_url)
         self._key = server_key(api_key_env, endpoint)
         self._url, self.timeout = f"{endpoint}/completions", timeout
@@ -132,7 +139,7 @@ class ServerReader:
         self._pool = ThreadPoolExecutor(max_in_flight, thread_name_prefix="turnbench-reader")
 
     def measure(self, pairs: Sequence[Pair], names: Sequence[str] = ()) -> list[Row]:
-        """The server's log-probs; sequences that start others are sent once. Raises ModelError."""
+        """The server's log-probs; sequences that start others are sent once. Raises ModelError, Unanswered."""
         unknown = [name for name in names if name != "top"]
         if unknown:
             raise ConfigError(f"{unknown[0]} needs whole distributions, which servers don't give")
@@ -184,19 +191,28 @@ class ServerReader:
         return choice
 
     def _post(self, body: Mapping[str, Any]) -> str:
-        import httpx2
+        """The server's answer, asked for again while it is busy or out of reach."""
+        from httpx2 import TransportError, post
 
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
-        try:
-            answer = httpx2.post(self._url, json=dict(body), headers=headers, timeout=self.timeout)
-        except Exception as error:
-            raise ModelError(f"no answer from {self._url}: {type(error).__name__}") from error
-        if answer.status_code >= 300:
-            said = " ".join(answer.text.split())[:300]
-            said = said.replace(self._key, "[key]") if self._key else said
-            raise ModelError(f"{self._url} answered {answer.status_code}: {said}")
-        text: str = answer.text
-        return text
+        why = ""
+        for tries in range(self.max_retries + 1):
+            try:
+                answer = post(self._url, json=dict(body), headers=headers, timeout=self.timeout)
+            except TransportError as error:
+                why, after = f"no answer from {self._url}: {type(error).__name__}", None
+            else:
+                if answer.status_code < 300:
+                    return str(answer.text)
+                said = " ".join(answer.text.split())[:300]
+                said = said.replace(self._key, "[key]") if self._key else said
+                why = f"{self._url} answered {answer.status_code}: {said}"
+                after = retry_after(answer.headers)
+                if answer.status_code not in TRANSIENT and answer.status_code < 500:
+                    raise ModelError(why)
+            if tries < self.max_retries:
+                time.sleep(pause(tries, after, self._jitter))
+        raise Unanswered(f"{why} (asked {self.max_retries + 1} times)")
 
     def close(self) -> None:
         """End the threads."""
@@ -299,16 +315,25 @@ def measured(
     paths: Sequence[Trajectory | Conversation],
     names: Sequence[str] = (),
 ) -> list[Measured]:
-    """What a reader says of paths, all of them at once. Raises ModelError, LogError."""
-    return read_fitted(reader, [fit(scribe.pairs(path), reader.context) for path in paths], names)
+    """What a reader says of paths, all of them at once. Raises ModelError, Unscored."""
+    return read_fitted(reader, [fitted(reader, scribe, path) for path in paths], names)
+
+
+def fitted(reader: Reader, scribe: Scribe, path: Trajectory | Conversation) -> tuple[list[Pair], int]:
+    """A path as the token ids that a reader's context holds, and how many turns were cut (spans.fit).
+    Raises Unscored where it can't be written in tokens."""
+    try:
+        return fit(scribe.pairs(path), reader.context)
+    except (ModelError, LogError) as error:
+        raise Unscored(str(error)) from error
 
 
 def read_fitted(
-    reader: Reader, fitted: Sequence[tuple[list[Pair], int]], names: Sequence[str] = ()
+    reader: Reader, paths: Sequence[tuple[list[Pair], int]], names: Sequence[str] = ()
 ) -> list[Measured]:
-    """The same of paths that are token ids already, with how many turns were cut (spans.fit)."""
-    rows = iter(reader.measure([pair for pairs, _ in fitted for pair in pairs], names))
-    return [Measured([next(rows) for _ in pairs], cut) for pairs, cut in fitted]
+    """The same of paths that are token ids already (`fitted`)."""
+    rows = iter(reader.measure([pair for pairs, _ in paths for pair in pairs], names))
+    return [Measured([next(rows) for _ in pairs], cut) for pairs, cut in paths]
 
 
 def scribe_of(reader: Reader, form: Form = "auto") -> Scribe:

@@ -16,12 +16,12 @@ from functools import cache
 from typing import Any, Literal
 
 from turnbench.agents import make_model
-from turnbench.agents.model import Completion, Message, Metered, Model, Prompt, Sampling
+from turnbench.agents.model import Answer, Completion, Message, Metered, Model, Prompt, Sampling
 from turnbench.agents.transcripts import conversation
 from turnbench.agents.turn_scores import TurnScorer
 from turnbench.agents.values import read_score
-from turnbench.envs.errors import ConfigError, ModelError, UnknownName
-from turnbench.envs.record import Trajectory, Usage
+from turnbench.envs.errors import ConfigError, ModelError, Unanswered, UnknownName, Unscored
+from turnbench.envs.record import Failure, Outcome, Trajectory, Usage
 
 HEADS = ("auto", "scalar", "binary", "ordinal")
 PASS_TOKENS = 4096
@@ -68,13 +68,14 @@ class RewardModel(TurnScorer):
 
 
 def graded(logits: Sequence[float], head: str = "auto") -> float:
-    """The score that a head's outputs stand for. Raises ModelError where they don't fit the head."""
+    """The score that a head's outputs stand for. Raises ModelError where they don't fit the head, and
+    Unscored where they are no numbers."""
     wanted = {1: "scalar", 2: "binary"}.get(len(logits), "ordinal") if head == "auto" else head
     sizes = {"scalar": 1, "binary": 2}
     if sizes.get(wanted, len(logits)) != len(logits) or not logits:
         raise ModelError(f"a {wanted} head has {sizes[wanted]} outputs, but this one {len(logits)}")
     if not all(map(math.isfinite, logits)):
-        raise ModelError("the reward model gave what is no finite number")
+        raise Unscored("the reward model gave what is no finite number")
     if wanted == "scalar":
         return logits[0]
     if wanted == "binary":
@@ -156,7 +157,16 @@ _BOXED = re.compile(r"\\boxed\{\s*(correct|incorrect)\s*\}", re.IGNORECASE)
 BOX = "\\boxed{"
 
 
-class ProcessRewardModel(TurnScorer):
+class InWords(TurnScorer):
+    """What a model wrote is read as probabilities; a turn without one is not a number."""
+
+    def path_score(self, numbers: Sequence[float]) -> float:
+        """Of the turns that were judged; 0.5 where none was."""
+        judged = [number for number in numbers if math.isfinite(number)]
+        return super().path_score(judged) if judged else 0.5
+
+
+class ProcessRewardModel(InWords):
     """A critic that thinks in words, in ThinkPRM's form: a checkpoint (`path`) under transformers.
 
     One critique a path; a turn without a verdict has no number, and a path without any scores 0.5.
@@ -178,19 +188,14 @@ class ProcessRewardModel(TurnScorer):
         self.sampling = Sampling(temperature, 1.0, max_tokens)
 
     def turns(self, paths: Sequence[Trajectory]) -> list[list[float]]:
-        """P(correct) / (P(correct) + P(incorrect)) at each turn's verdict. Raises ModelError."""
+        """P(correct) / (P(correct) + P(incorrect)) at each turn's verdict. Raises ModelError, Unanswered."""
         model = _shared_model(json.dumps({"backend": "hf", "path": self.model, "device": self.device}))
         asked = [Prompt((Message("user", f"{CRITIQUE}\n\n{steps_text(path)}"),)) for path in paths]
-        answers = model.generate(asked, self.sampling) if asked else []
+        answers = _answers(model, asked, self.sampling)
         return [
             self._verdicts(model, answer, len(path.turns)) if isinstance(answer, Completion) else []
             for answer, path in zip(answers, paths, strict=True)
         ]
-
-    def path_score(self, numbers: Sequence[float]) -> float:
-        """Of the turns that were judged."""
-        judged = [number for number in numbers if math.isfinite(number)]
-        return super().path_score(judged) if judged else 0.5
 
     def _verdicts(self, model: Any, answer: Completion, turns: int) -> list[float]:
         words = [verdict.lower() == "correct" for verdict in _BOXED.findall(answer.text)]
@@ -226,6 +231,15 @@ def _odds(model: Any, before: tuple[int, ...]) -> float:
     return 1 / (1 + math.exp(min(700.0, wrong - right)))
 
 
+def _answers(model: Model, prompts: Sequence[Prompt], sampling: Sampling) -> list[Answer]:
+    """A model's answers. Raises Unanswered where its server fails, of which no path's score may depend."""
+    answers = model.generate(prompts, sampling) if prompts else []
+    for answer in answers:
+        if isinstance(answer, Failure) and answer.outcome is Outcome.INFRA_ERROR:
+            raise Unanswered(f"no score, as {model.name} gave no answer: {answer.message}")
+    return answers
+
+
 @cache
 def _shared_model(spec: str) -> Any:
     return make_model(json.loads(spec))
@@ -243,11 +257,11 @@ mistake, without which the task could have been solved? Answer with that turn's 
 _TURN = re.compile(r"(?<![\w.])(\d{1,6})(?![\w%]|[.,]\d)")
 
 
-class Judge(TurnScorer):
+class Judge(InWords):
     """A model that is asked for a path's probability of success, without training.
 
-    `model`: its specification, as in a suite; the agent's own if left out. An answer without a number
-    counts as a fallback and scores 0.5. The number stands at the last turn.
+    `model`: its specification, as in a suite; the agent's own if left out. The number stands at
+    the last turn; an answer without one scores 0.5.
     """
 
     name, strip, turn = "judge", "judge [probability]", "last"
@@ -257,7 +271,6 @@ class Judge(TurnScorer):
             raise ConfigError("the scorer 'judge' needs the option 'model'")
         self._own = None if model is None else Metered(_shared_model(json.dumps(dict(model))))
         self.asked: Any = self._own or asked
-        self.fallbacks = 0
 
     @property
     def usage(self) -> Usage:
@@ -265,23 +278,24 @@ class Judge(TurnScorer):
         return Usage() if self._own is None else self._own.usage
 
     def turns(self, paths: Sequence[Trajectory]) -> list[list[float]]:
-        """The probability at the last turn; not a number before. Raises ModelError."""
+        """The probability at the last turn; not a number before. Raises ModelError, Unanswered."""
         said = self._ask([f"{JUDGE}\n\n{steps_text(path)}\n\nProbability:" for path in paths])
         found = []
         for path, text in zip(paths, said, strict=True):
-            number = None if text is None else read_score(text)
-            self.fallbacks += number is None
-            found.append([math.nan] * (len(path.turns) - 1) + [0.5 if number is None else number])
-        return [row if path.turns else [] for row, path in zip(found, paths, strict=True)]
+            number = read_score(text or "")
+            last = [math.nan if number is None else number] if path.turns else []
+            found.append([math.nan] * (len(path.turns) - 1) + last)
+        return found
 
     def decisive(self, paths: Sequence[Trajectory]) -> list[int | None]:
-        """Which turn (from 0) it holds for the decisive mistake; None where it doesn't say."""
+        """Which turn (from 0) it holds for the decisive mistake; None where it doesn't say. Raises as
+        `turns` does."""
         said = self._ask([f"{WHICH}\n\n{steps_text(path)}\n\nTurn:" for path in paths])
         return [read_turn(text, len(path.turns)) for text, path in zip(said, paths, strict=True)]
 
     def _ask(self, texts: Sequence[str]) -> list[str | None]:
         prompts = [Prompt((Message("user", text),)) for text in texts]
-        answers = self.asked.generate(prompts, Sampling(0.0, 1.0, 16)) if prompts else []
+        answers = _answers(self.asked, prompts, Sampling(0.0, 1.0, 16))
         return [answer.text if isinstance(answer, Completion) else None for answer in answers]
 
 

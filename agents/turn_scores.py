@@ -3,15 +3,19 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from turnbench.envs.errors import ConfigError, ModelError, UnknownName
+from turnbench.envs.errors import ConfigError, Unanswered, UnknownName, Unscored
 from turnbench.envs.record import Trajectory
 
 Numbers = Sequence[float]
+Rated = tuple[list[float], float]
+"""Of a path: a number a turn, and its score."""
+Told = TypeVar("Told")
 TURN_SCORES = "turn_scores"  # the key of a path's info under which pages find numbers by turn
+NOT_SCORED = "not_scored"  # and that of the cause where there are none
 
 
 def bottom10(numbers: Numbers) -> float:
@@ -108,13 +112,43 @@ class TurnScorer(ABC):
         """A path's score; minus infinity for a path without any turn."""
         return aggregate(self.turn, numbers) if len(numbers) else -math.inf
 
+    def rate(self, paths: Sequence[Trajectory]) -> list[Rated]:
+        """Both for each path. Raises ConfigError, ModelError."""
+        return [(numbers, self.path_score(numbers)) for numbers in self.turns(paths)]
+
     def score(self, paths: Sequence[Trajectory], rng: np.random.Generator) -> list[float]:
         """One number a path; the turns' are written into its info. Raises ConfigError, ModelError."""
-        scores = []
-        for path, numbers in zip(paths, self.turns(paths), strict=True):
+        rated = self.rate(paths)
+        for path, (numbers, _) in zip(paths, rated, strict=True):
             show(path, self.strip or self.name, numbers)
-            scores.append(self.path_score(numbers))
-        return scores
+        return [score for _, score in rated]
+
+
+def ask_apart(
+    ask: Callable[[Sequence[Trajectory]], Sequence[Told]], paths: Sequence[Trajectory]
+) -> list[Told | Unscored]:
+    """What a scorer's method says of paths, or why it can't say anything of one.
+
+    All are asked about at once, and each alone where that fails, so that a path which can't be scored costs
+    no other its score. Raises Unanswered, and what concerns all paths.
+    """
+    try:
+        return list(ask(paths))
+    except Unanswered:
+        raise
+    except Unscored:
+        return [_ask_alone(ask, path) for path in paths]
+
+
+def _ask_alone(
+    ask: Callable[[Sequence[Trajectory]], Sequence[Told]], path: Trajectory
+) -> Told | Unscored:
+    try:
+        return ask([path])[0]
+    except Unanswered:
+        raise
+    except Unscored as error:
+        return error
 
 
 def show(path: Trajectory, name: str, numbers: Numbers) -> None:
@@ -124,12 +158,12 @@ def show(path: Trajectory, name: str, numbers: Numbers) -> None:
 
 
 def check_numbers(turns: Sequence[Numbers], what: str) -> None:
-    """Refuse spans without tokens and numbers that are none. Raises ModelError that names the turn."""
+    """Refuse spans without tokens and numbers that are none. Raises Unscored that names the turn."""
     for k, numbers in enumerate(turns, start=1):
         if not len(numbers):
-            raise ModelError(f"turn {k} has no action tokens, so there is nothing to score")
+            raise Unscored(f"turn {k} has no action tokens, so there is nothing to score")
         if not all(map(math.isfinite, numbers)):
-            raise ModelError(f"turn {k}: {what} gave a log-prob that is no finite number")
+            raise Unscored(f"turn {k}: {what} gave a log-prob that is no finite number")
 
 
 def recorded(path: Trajectory, what: str) -> list[list[float]]:

@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 
 from turnbench.agents.attribution import RULES, Label, chance, decisive_step, judge
-from turnbench.agents.turn_scores import Aggregation
+from turnbench.agents.turn_scores import Aggregation, Rated
 from turnbench.envs import make
 from turnbench.envs.blame_log import Log
 from turnbench.envs.blame_logs import toolworld_log
 from turnbench.envs.core import TextEnv
 from turnbench.envs.demonstrate import Plan, guided
 from turnbench.envs.record import Task, Trajectory
-from turnbench.leaderboards import scored
+from turnbench.leaderboards import said, scored
 from turnbench.leaderboards.cases import Case
-from turnbench.leaderboards.scored import Measures, Rated, Said
+from turnbench.leaderboards.said import Measures, Said
 from turnbench.leaderboards.statistics import cluster_bootstrap
 
 WORLD = "turnbench/ToolWorld-v0"
@@ -125,9 +125,9 @@ def main() -> None:
         for place in PLACES:
             whole[split][f"always step {place}"] = found = told(cases, fixed(cases, place))
             print(f"* always step {place}: {cell(found)}")
-        reference = scored.say(options.reference, cases, kept, names=scored.WHOLE)
+        reference = said.say(options.reference, cases, kept, names=said.WHOLE)
         for name, folder in (pair.split("=", 1) for pair in options.policy):
-            policy = scored.say(folder, cases, kept, names=scored.WHOLE)
+            policy = said.say(folder, cases, kept, names=said.WHOLE)
             print(f"\n| {name}: scorer | {' | '.join(RULES)} |\n|{'---|' * (len(RULES) + 1)}")
             for scorer, rated in scores(cases, policy, reference).items():
                 steps = predictions(cases, rated)

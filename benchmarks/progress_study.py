@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnbench.agents.readers import Spec
-from turnbench.agents.turn_scores import Aggregation
+from turnbench.agents.turn_scores import Aggregation, Rated
 from turnbench.envs.record import MISSING
-from turnbench.leaderboards import scored
+from turnbench.leaderboards import said, scored
 from turnbench.leaderboards.cases import Case, read_cases
 from turnbench.leaderboards.choices import aggregation_grid, choose
 from turnbench.leaderboards.log import has_log, read_done, read_header
 from turnbench.leaderboards.runner import Watcher, run
-from turnbench.leaderboards.scored import Measures, Rated, Said
+from turnbench.leaderboards.said import Measures, Said
 from turnbench.leaderboards.suite import Suite, parse_suite
 from turnbench.leaderboards.yamlfile import dump_yaml, parse_yaml
 
@@ -114,8 +114,8 @@ class Study:
 
     def said(self, pool: Pool, spec: Spec, cases: Sequence[Case], *, whole: bool) -> Said:
         kept = Measures(self.out / "measures" / pool.name)
-        names = scored.WHOLE if whole else ()
-        return scored.say(spec, cases, kept, text="log", names=names, tell=tell)
+        names = said.WHOLE if whole else ()
+        return said.say(spec, cases, kept, text="log", names=names, tell=tell)
 
     def pools(self) -> Iterator[tuple[Pool, list[str]]]:
         """Each pool, with the policies that score it: its player, or all of them the reference's."""
@@ -263,9 +263,9 @@ def attribution(options: argparse.Namespace) -> dict[str, Any]:
     told: dict[str, Any] = {}
     cases = read_cases(options.labelled).cases
     kept = Measures(options.out / "measures" / "labelled")
-    theirs = scored.say(options.reference, cases, kept, names=scored.WHOLE, tell=tell)
+    theirs = said.say(options.reference, cases, kept, names=said.WHOLE, tell=tell)
     for name, folder in (pair.split("=", 1) for pair in options.policy):
-        mine = scored.say(folder, cases, kept, names=scored.WHOLE, tell=tell)
+        mine = said.say(folder, cases, kept, names=said.WHOLE, tell=tell)
         rated = scored.rate(cases, mine, theirs, Aggregation(), window=options.window)
         told[name] = {scorer: scored.attribution(cases, values) for scorer, values in rated.items()}
     return told

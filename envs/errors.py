@@ -8,6 +8,8 @@
     │   ├── BadStep                    an observation that isn't text, a reward that isn't finite
     │   └── ForkError                  a replayed world differs from the one it was forked from
     ├── ModelError                     a model can't be built or can't be asked
+    │   └── Unscored                   a scorer can't say anything of a path
+    │       └── Unanswered             as its model gave no answer; asking again later may help
     ├── LogError                       a run folder or log is damaged, foreign or of another version
     ├── TrainingError                  a training run can't go on; the message says where it stands
     └── BoardError                     a leaderboard file is damaged
@@ -67,6 +69,14 @@ class ForkError(EnvError):
 
 class ModelError(TurnbenchError):
     """A model can't be built or can't be asked."""
+
+
+class Unscored(ModelError):
+    """A scorer can't say anything of a path; of other paths it may."""
+
+
+class Unanswered(Unscored):
+    """A scorer can't say anything now, as its model gave no answer: asking again later may help."""
 
 
 class LogError(TurnbenchError):

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnbench.agents.monitor import running
-from turnbench.agents.turn_scores import Aggregation, grid
+from turnbench.agents.turn_scores import Aggregation, Rated, grid
 from turnbench.envs.errors import ConfigError
 from turnbench.leaderboards.cases import Case
-from turnbench.leaderboards.scored import Rated, Said, best_of_n, progress_of, read_by
+from turnbench.leaderboards.said import Said
+from turnbench.leaderboards.scored import best_of_n, progress_of, read_by
 from turnbench.leaderboards.uncertainty import Undefined, auroc, mid_ranks
 
 Array = NDArray[np.float64]

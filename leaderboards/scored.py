@@ -1,20 +1,14 @@
-"""Scoring after the fact: what models say of logged paths, kept so that it can be gone on with, and what
-it is good for - choosing among attempts, knowing which succeeded, finding the decisive mistake.
-
-Each model reads every path once and is let go before the next is loaded. Its token measures are written
-down (`measures.jsonl`), so that every way to aggregate them is a function of one file.
+"""Scores of logged paths, and what they are good for: choosing among attempts, knowing which succeeded,
+finding the decisive mistake.
 """
 
-import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from turnbench.agents import shipped_path
 from turnbench.agents.attribution import RULES, chance, decisive_step, judge
 from turnbench.agents.confidence import (
     Confidence,
@@ -28,170 +22,11 @@ from turnbench.agents.confidence import (
     SelfCertainty,
 )
 from turnbench.agents.progress import ProgressAdvantage, turn_advantages
-from turnbench.agents.readers import (
-    Measured,
-    Reader,
-    Spec,
-    load_tokenizer,
-    read_fitted,
-    reading,
-    scribe_of,
-)
-from turnbench.agents.spans import Pair, fit
-from turnbench.agents.transcripts import Form, Scribe, check_same_vocabulary
-from turnbench.agents.turn_scores import Aggregation, aggregate, check_numbers
-from turnbench.envs.errors import ConfigError, LogError, ModelError
+from turnbench.agents.turn_scores import Aggregation, Rated, aggregate
 from turnbench.leaderboards.cases import Case, speakers_of
-from turnbench.leaderboards.log import json_line
-from turnbench.leaderboards.provenance import folder_digest
+from turnbench.leaderboards.said import Asked, Said
 from turnbench.leaderboards.statistics import cluster_bootstrap, mean
-from turnbench.leaderboards.suite import digest_of
 from turnbench.leaderboards.uncertainty import Undefined, auroc_interval, risk_coverage, spearman
-
-CHUNK = 64  # paths read, and written down, at once
-WHOLE = ("entropy", "certainty", "top")
-Rated = tuple[list[float], float]  # number by turn, score
-Told = Callable[[str, int, int], None]
-
-
-class Said(NamedTuple):
-    """What one model said of cases, by their id; and why it could say nothing of the others."""
-
-    found: dict[str, Measured]
-    failed: dict[str, str]
-
-
-class Measures:
-    """The file of what models said of a source's paths. Without a folder nothing is kept."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self.path = None if folder is None else folder / "measures.jsonl"
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-
-    def read(self, key: str) -> Said:
-        """What is there already under a reader's key. Raises LogError; a torn last line is dropped."""
-        said = Said({}, {})
-        for row in self._rows():
-            if row["key"] == key and "turns" in row:
-                said.found[row["case"]] = Measured(row["turns"], int(row["cut"]))
-            elif row["key"] == key:
-                said.failed[row["case"]] = str(row["failure"])
-        return said
-
-    def _rows(self) -> Iterator[Mapping[str, Any]]:
-        if self.path is None or not self.path.is_file():
-            return
-        lines = self.path.read_bytes().split(b"\n")
-        for number, line in enumerate(lines[:-1], start=1):
-            try:
-                row = json.loads(line)
-                {row["key"], row["case"]}
-            except (ValueError, LookupError, TypeError) as error:
-                raise LogError(f"{self.path} line {number} is damaged: delete the file") from error
-            yield row
-        if lines[-1]:
-            with self.path.open("r+b") as file:
-                file.truncate(sum(len(line) + 1 for line in lines[:-1]))
-
-    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append rows."""
-        if self.path is not None and rows:
-            with self.path.open("ab") as file:
-                file.write(b"".join(map(json_line, rows)))
-
-
-def reader_key(spec: Spec, text: Form, names: Sequence[str], writer: Spec | None) -> str:
-    """What tells one model's measures from another's: checkpoints count by what they hold."""
-    return digest_of([_contents(spec), text, list(names), None if writer is None else _contents(writer)])
-
-
-def _contents(spec: Spec) -> Any:
-    parts = {"path": spec} if isinstance(spec, str) else dict(spec)
-    for role in ("path", "merge"):
-        if role in parts and shipped_path(str(parts[role])).is_dir():
-            parts[role] = folder_digest(shipped_path(str(parts[role])))
-    return parts
-
-
-def say(
-    spec: Spec,
-    cases: Sequence[Case],
-    kept: Measures,
-    *,
-    text: Form = "auto",
-    names: Sequence[str] = (),
-    writer: Spec | None = None,
-    tell: Told = lambda name, done, total: None,
-) -> Said:
-    """What a model says of cases. What `kept` holds isn't asked again.
-
-    `writer` is the model whose tokenizer made the ids that another one has read, so that both read the
-    same. Raises ConfigError, ModelError where nothing can be read at all; what concerns one case alone
-    is in `failed`.
-    """
-    key = reader_key(spec, text, names, writer)
-    said = kept.read(key)
-    todo = [c for c in cases if c.id not in said.found and c.id not in said.failed]
-    if not todo:
-        return said
-    with reading(spec) as reader:
-        scribe = scribe_of(reader, text)
-        if writer is not None:
-            tokenizer = load_tokenizer(tokenizer_folder(writer))
-            check_same_vocabulary(tokenizer, reader.tokenizer)
-            scribe = Scribe(tokenizer, reader.vocabulary, text)
-        for start in range(0, len(todo), CHUNK):
-            part = todo[start : start + CHUNK]
-            _say_some(reader, scribe, part, names, said)
-            kept.write([_row(key, case.id, said) for case in part])
-            tell(reader.name, start + len(part), len(todo))
-    return said
-
-
-def tokenizer_folder(spec: Spec) -> str:
-    """Where a model's tokenizer is."""
-    return spec if isinstance(spec, str) else str(spec.get("tokenizer", spec.get("path", "")))
-
-
-def _row(key: str, case: str, said: Said) -> dict[str, Any]:
-    if case in said.failed:
-        return {"key": key, "case": case, "failure": said.failed[case]}
-    found = said.found[case]
-    return {"key": key, "case": case, "turns": found.turns, "cut": found.cut}
-
-
-def _say_some(
-    reader: Reader, scribe: Scribe, cases: Sequence[Case], names: Sequence[str], said: Said
-) -> None:
-    fitted: dict[str, tuple[list[Pair], int]] = {}
-    for case in cases:
-        try:
-            fitted[case.id] = fit(scribe.pairs(case.text), reader.context)
-        except (ModelError, LogError) as error:
-            said.failed[case.id] = str(error)
-    for case_id, found in zip(
-        fitted, read_fitted(reader, list(fitted.values()), names) if fitted else [], strict=True
-    ):
-        try:
-            check_numbers(found.column("logprob"), reader.name)
-            said.found[case_id] = found.rounded()  # as a file keeps it
-        except ModelError as error:
-            said.failed[case_id] = str(error)
-
-
-def played(cases: Sequence[Case]) -> Said:
-    """What the models that played said, as far as the log holds it."""
-    said = Said({}, {})
-    for case in cases:
-        turns = case.path.turns
-        if all(turn.tokens is not None and turn.tokens.logprobs for turn in turns):
-            rows = [{"logprob": list(turn.tokens.logprobs)} for turn in turns if turn.tokens]
-            said.found[case.id] = Measured(rows, 0)
-        else:
-            said.failed[case.id] = "the log has no log-probs of the model that played: name a policy"
-    return said
-
 
 # --- scores ---------------------------------------------------------------------------------------
 
@@ -233,7 +68,9 @@ def rate(
     simple: list[Confidence] = [MeanLogprob(), Perplexity()]
     whole = both and "entropy" in policy.found[both[0].id].turns[0]
     for scorer in [*simple, *(confidences(window, repo_compat) if whole else [])]:
-        rated[scorer.name] = {c.id: scorer.rate(policy.found[c.id].column(scorer.column)) for c in both}
+        rated[scorer.name] = {
+            c.id: scorer.rate_tokens(policy.found[c.id].column(scorer.column)) for c in both
+        }
     rng = np.random.default_rng(seed)
     rated["length"] = {c.id: ([-1.0] * len(c.path.turns), -float(len(c.path.turns))) for c in both}
     rated["random"] = {c.id: _at_random(len(c.path.turns), rng) for c in both}
@@ -365,16 +202,22 @@ def attribution(cases: Sequence[Case], rated: Mapping[str, Rated]) -> dict[str, 
 
 
 def report(
-    cases: Sequence[Case], rated: Mapping[str, Mapping[str, Rated]], said: Sequence[Said]
+    cases: Sequence[Case],
+    rated: Mapping[str, Mapping[str, Rated]],
+    said: Sequence[Said],
+    asked: Sequence[Asked] = (),
 ) -> dict[str, Any]:
-    """All of it, by scorer; and what couldn't be scored, by cause."""
+    """All of it, by scorer; and what couldn't be scored, by cause. `asked`: who of `rated` was asked
+    beside models."""
     first = max(rated.values(), key=len)
-    failures = Counter(why for one in said for why in one.failed.values())
+    failed = [*(one.failed for one in said), *(one.failed for one in asked)]
+    failures = Counter(why for one in failed for why in one.values())
     cut = {c for one in said for c, m in one.found.items() if m.cut}
     return {
         "paths": len(cases),
         "scored": len(first),
         "failed": dict(failures.most_common(20)),
+        "without_verdict": {one.name: count for one in asked if (count := one.silent)},
         "paths_cut_from_the_left": len(cut),
         "turns_cut_from_the_left": max(
             (sum(m.cut for m in one.found.values()) for one in said), default=0
@@ -404,11 +247,3 @@ def turn_rows(
 
 def _plain(number: float) -> float | None:
     return float(f"{number:.6g}") if math.isfinite(number) else None
-
-
-def refuse_empty(said: Sequence[Said], cases: Sequence[Case]) -> None:
-    """Raise ConfigError where no case could be read, with the commonest cause."""
-    both = set.intersection(*({*one.found} for one in said)) if said else set()
-    if cases and not both:
-        causes = Counter(why for one in said for why in one.failed.values()).most_common(1)
-        raise ConfigError(f"no path could be scored: {causes[0][0] if causes else 'nothing was read'}")

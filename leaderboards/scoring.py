@@ -10,7 +10,7 @@ import typer
 from turnbench.leaderboards import scoring_parts as parts
 
 if TYPE_CHECKING:
-    from turnbench.leaderboards.scored import Rated
+    from turnbench.agents.turn_scores import Rated
 
 WAYS = "bottom10, last, max, mean, min, position or sum"
 Source = Annotated[
@@ -90,17 +90,19 @@ def score(
     Example: turnbench score runs/mine --policy runs/rl/model --reference turnbench/tiny --out runs/scored
     """
     from turnbench.leaderboards import scored
+    from turnbench.leaderboards.said import Measures
 
     how = parts.aggregation(token, turn, order)
     cases, skipped = parts.cases_of(source)
     spec = parts.policy_spec(policy, server, tokenizer)
     other = None if reference is None else parts.reference_spec(reference, policy, alpha)
-    said = parts.all_said(cases, scored.Measures(out), spec, other, text, whole=server is None)
+    kept = Measures(out)
+    said = parts.all_said(cases, kept, spec, other, text, whole=server is None)
     theirs = said[1] if len(said) > 1 else None
     rated = scored.rate(cases, said[0], theirs, how, window=window, repo_compat=repo_compat)
-    strips = dict(scored.STRIPS)
-    for name, strip, values in parts.further(scorer or [], cases):
-        rated[name], strips[name] = values, strip
+    asked = parts.asked(scorer or [], cases, kept, rated)
+    rated |= {one.name: one.rated for one in asked}
+    strips = scored.STRIPS | {one.name: one.strip for one in asked}
     told: dict[str, Any] = {
         "source": str(source),
         "policy": policy,
@@ -110,7 +112,7 @@ def score(
         "text": text,
         "repo_compat": repo_compat,
         "skipped": skipped,
-        **scored.report(cases, rated, said),
+        **scored.report(cases, rated, said, asked),
         **(parts.grid_of(cases, said) if grid else {}),
     }
     if out is not None:
@@ -139,19 +141,19 @@ def references(
 
     Example: turnbench references runs/mine --policy runs/rl/model --reference sft=turnbench/tiny --alphas 0.25,0.5
     """
-    from turnbench.leaderboards import scored
+    from turnbench.leaderboards import said, scored
     from turnbench.leaderboards.choices import choose, halves
     from turnbench.leaderboards.shown import choice_table
 
     how = parts.aggregation(token, turn, order)
     candidates = dict(parts.candidates(reference, policy, alphas))
     cases, _ = parts.cases_of(source)
-    kept = scored.Measures(out)
+    kept = said.Measures(out)
     mine = parts.policy_said(policy, cases, kept, text, whole=False)
     options: dict[str, Mapping[str, Rated]] = {}
     for name, spec in candidates.items():
-        theirs = scored.say(spec, cases, kept, text=parts.form_of(text), writer=policy, tell=parts.tell)
-        scored.refuse_empty([mine, theirs], cases)
+        theirs = said.say(spec, cases, kept, text=parts.form_of(text), writer=policy, tell=parts.tell)
+        said.refuse_empty([mine, theirs], cases)
         options[name] = scored.progress_of(cases, mine, theirs, how)
     told = {
         "policy": policy,
@@ -189,7 +191,7 @@ def threshold(
     Example: turnbench threshold runs/train --reference turnbench/tiny --false-alarms 0.1
     """
     from turnbench.envs.errors import ConfigError
-    from turnbench.leaderboards import choices, scored
+    from turnbench.leaderboards import choices, said, scored
 
     how = parts.aggregation(token, running, order)
     cases, _ = parts.cases_of(source)
@@ -199,11 +201,11 @@ def threshold(
             f"{source} has episodes of the split {splits[0]!r}: a threshold is chosen on a train split, or "
             "with --any-split on what you answer for"
         )
-    kept = scored.Measures(out)
+    kept = said.Measures(out)
     mine = parts.policy_said(policy, cases, kept, text, whole=False)
     form = parts.form_of("log" if policy is None else text)
-    theirs = scored.say(reference, cases, kept, text=form, writer=policy, tell=parts.tell)
-    scored.refuse_empty([mine, theirs], cases)
+    theirs = said.say(reference, cases, kept, text=form, writer=policy, tell=parts.tell)
+    said.refuse_empty([mine, theirs], cases)
     rated = scored.progress_of(cases, mine, theirs, how)
     told = choices.threshold(cases, rated, how=running, after=after, false_alarms=false_alarms)
     if json:

@@ -1,7 +1,8 @@
 """What the commands of scoring.py are made of."""
 
+import itertools
 import json as json_module
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,9 +11,9 @@ if TYPE_CHECKING:
 
     from turnbench.agents.readers import Spec
     from turnbench.agents.transcripts import Form
-    from turnbench.agents.turn_scores import Aggregation
+    from turnbench.agents.turn_scores import Aggregation, Rated
     from turnbench.leaderboards.cases import Case
-    from turnbench.leaderboards.scored import Measures, Rated, Said
+    from turnbench.leaderboards.said import Asked, Measures, Said
 
 
 def aggregation(token: str, turn: str, order: str) -> "Aggregation":
@@ -55,12 +56,12 @@ def policy_said(
     spec: "Spec | None", cases: Sequence["Case"], kept: "Measures", text: str, *, whole: bool
 ) -> "Said":
     """What the policy says; without one, what the model that played said."""
-    from turnbench.leaderboards import scored
+    from turnbench.leaderboards import said
 
     if spec is None:
-        return scored.played(cases)
-    names = scored.WHOLE if whole else ()
-    return scored.say(spec, cases, kept, text=form_of(text), names=names, tell=tell)
+        return said.played(cases)
+    names = said.WHOLE if whole else ()
+    return said.say(spec, cases, kept, text=form_of(text), names=names, tell=tell)
 
 
 def all_said(
@@ -73,15 +74,15 @@ def all_said(
     whole: bool,
 ) -> list["Said"]:
     """What the policy says, and then the reference, where there is one."""
-    from turnbench.leaderboards import scored
+    from turnbench.leaderboards import said
 
-    said = [policy_said(policy, cases, kept, text, whole=whole)]
+    found = [policy_said(policy, cases, kept, text, whole=whole)]
     if reference is not None:
         form = form_of("log" if policy is None else text)
-        said.append(scored.say(reference, cases, kept, text=form, writer=policy, tell=tell))
-    if len(said) > 1 or policy is not None:
-        scored.refuse_empty(said, cases)
-    return said
+        found.append(said.say(reference, cases, kept, text=form, writer=policy, tell=tell))
+    if len(found) > 1 or policy is not None:
+        said.refuse_empty(found, cases)
+    return found
 
 
 def grid_of(cases: Sequence["Case"], said: Sequence["Said"]) -> dict[str, Any]:
@@ -122,16 +123,17 @@ def candidates(given: Sequence[str], policy: str, alphas: str) -> Iterator[tuple
         yield f"{name}+{alpha:g}", {"path": folder, "merge": policy, "alpha": alpha}
 
 
-def further(
-    specs: Sequence[str], cases: Sequence["Case"]
-) -> Iterator[tuple[str, str, dict[str, "Rated"]]]:
-    """Scorers as a suite has them, asked about the paths: name, strip, and what they say."""
-    import numpy as np
+def asked(
+    specs: Sequence[str], cases: Sequence["Case"], kept: "Measures", taken: Iterable[str]
+) -> list["Asked"]:
+    """What further scorers, given as in a suite, say of the paths; none has a name that is `taken`.
+    Raises ConfigError."""
     import yaml
 
-    from turnbench.agents.scorers import make_scorer
     from turnbench.envs.errors import ConfigError
+    from turnbench.leaderboards import said
 
+    found = list["Asked"]()
     for text in specs:
         try:
             spec = yaml.safe_load(text)
@@ -139,18 +141,12 @@ def further(
             raise ConfigError(f"--scorer {text!r} is no YAML: {error}") from error
         if not isinstance(spec, str | dict):
             raise ConfigError(f"--scorer {text!r}: a name or a mapping with the key 'scorer' is wanted")
-        made: Any = make_scorer(spec)
-        paths = [case.path for case in cases]
-        turns = made.turns(paths) if hasattr(made, "turns") else [[] for _ in paths]
-        scores = (
-            [made.path_score(numbers) for numbers in turns]
-            if hasattr(made, "path_score")
-            else made.score(paths, np.random.default_rng(0))
-        )
-        name = spec if isinstance(spec, str) else getattr(made, "name", "") or str(spec["scorer"])
-        name += " (oracle)" if made.oracle else ""
-        strip = getattr(made, "strip", "") or name
-        yield name, strip, {c.id: (t, s) for c, t, s in zip(cases, turns, scores, strict=True)}
+        one = said.ask(spec, cases, kept, tell=tell)
+        known = {*taken, *(other.name for other in found)}
+        numbers = (f" ({k})" if k > 1 else "" for k in itertools.count(1))
+        again = next(number for number in numbers if one.name + number not in known)
+        found.append(one._replace(name=one.name + again, strip=one.strip + again))
+    return found
 
 
 def tell(name: str, done: int, total: int) -> None:
@@ -194,6 +190,8 @@ def print_results(told: Mapping[str, Any], json: bool, out: Path | None) -> None
         print(f"the best of the grid if labels meant nothing: {told['grid']['null']}")
     for why, count in told["failed"].items():
         print(f"not scored, {count} paths: {why}")
+    for name, count in told["without_verdict"].items():
+        print(f"{name}: no verdict on {count} paths, which score 0.5")
     if told["turns_cut_from_the_left"]:
         print(
             f"{told['turns_cut_from_the_left']} turns of {told['paths_cut_from_the_left']} paths were read "

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from turnbench.agents.core import Population
-from turnbench.agents.turn_scores import show
+from turnbench.agents.turn_scores import Rated, show
 from turnbench.envs.errors import ConfigError
 from turnbench.leaderboards.cases import case_id
 from turnbench.leaderboards.log import (
@@ -20,7 +20,6 @@ from turnbench.leaderboards.log import (
     read_episodes,
     read_header,
 )
-from turnbench.leaderboards.scored import Rated
 from turnbench.leaderboards.table import span
 
 Strips = Mapping[str, Mapping[str, Sequence[float]]]

@@ -9,7 +9,8 @@ from turnbench.agents.best_of_n import BestOfN
 from turnbench.agents.model import Budget, Metered, ScriptedModel
 from turnbench.agents.react import ReAct
 from turnbench.agents.toy import toy_model
-from turnbench.envs.errors import ConfigError, UnknownName
+from turnbench.agents.turn_scores import TurnScorer
+from turnbench.envs.errors import ConfigError, UnknownName, Unscored
 from turnbench.envs.record import Failure, Outcome, Task
 from turnbench.envs.toy import VARIANTS, Toy, enumerate_paths, uniform
 
@@ -50,6 +51,35 @@ def test_the_chosen_path_has_the_highest_score() -> None:
 def test_the_oracle_is_named() -> None:
     assert blind(n=2).privileges == ("oracle",)
     assert blind(n=2, scorer="random").privileges == blind(n=2, scorer="mean_logprob").privileges == ()
+
+
+class Picky(TurnScorer):
+    """Scores by the number of turns, and can't score those that begin with some action."""
+
+    name = "picky"
+
+    def __init__(self, *bad: str) -> None:
+        self.bad = bad
+
+    def turns(self, paths):
+        if any(path.turns[0].action in self.bad for path in paths):
+            raise Unscored("turn 1 is not to my taste")
+        return [[1.0] * len(path.turns) for path in paths]
+
+
+def test_a_path_that_cant_be_scored_costs_no_other_its_score() -> None:
+    found = solve(blind(n=8, scorer=Picky("left")))
+    bad = [path.turns[0].action == "left" for path in found.trajectories]
+    assert any(bad) and not all(bad) and not bad[found.chosen]
+    for path, score, is_bad in zip(found.trajectories, found.scores, bad, strict=True):
+        assert score == (-math.inf if is_bad else 1.0)
+        assert path.info.get("not_scored") == ("turn 1 is not to my taste" if is_bad else None)
+        assert ("turn_scores" in path.info) is not is_bad
+
+
+def test_a_pool_that_cant_be_scored_is_no_choice() -> None:
+    with pytest.raises(Unscored, match="taste"):
+        solve(blind(n=3, scorer=Picky("wait", "left", "right")))
 
 
 def test_n_of_one_is_react() -> None:

@@ -6,7 +6,7 @@ import pytest
 from turnbench.agents.model import ScriptedModel
 from turnbench.agents.monitor import STOPPED, Monitor, first_below, running
 from turnbench.agents.turn_scores import TurnScorer
-from turnbench.envs.errors import ConfigError, UnknownName
+from turnbench.envs.errors import ConfigError, UnknownName, Unscored
 from turnbench.envs.record import Outcome, Task
 from turnbench.envs.toy import Toy
 
@@ -75,6 +75,25 @@ def test_best_of_n_can_be_watched() -> None:
         scorer="random",
     )
     assert [len(p.turns) for p in solve(agent).trajectories] == [2, 2, 2]
+
+
+class Lost(ByAction):
+    """Loses the thread at `left`."""
+
+    def turns(self, paths):
+        if any(turn.action == "left" for path in paths for turn in path.turns):
+            raise Unscored("left is no word of mine")
+        return super().turns(paths)
+
+
+@pytest.mark.parametrize("on_low", ["flag", "stop"])
+def test_who_cant_be_scored_plays_on_and_says_so(on_low) -> None:
+    agent = Monitor(scripted("wait", "left", "wait", "wait"), watch=Lost(), threshold=2, on_low=on_low)
+    agent.watch.after = 2
+    path = solve(agent).best
+    assert len(path.turns) == 4 and path.outcome is Outcome.OK
+    assert path.info["not_scored"] == "left is no word of mine" and "turn_scores" not in path.info
+    assert path.info["monitor"]["flagged_at"] is None
 
 
 def test_wrong_monitors_are_refused() -> None:

@@ -14,7 +14,7 @@ from turnbench.agents.reward_models import (
     read_turn,
     steps_text,
 )
-from turnbench.envs.errors import ConfigError, ModelError
+from turnbench.envs.errors import ConfigError, ModelError, Unanswered
 from turnbench.envs.record import Failure, Outcome, Task, Trajectory, Turn
 
 RNG = np.random.default_rng
@@ -145,12 +145,16 @@ def test_a_judge_gives_a_probability_and_a_turn() -> None:
         return next(text for start, text in answers.items() if last.startswith(start))
 
     judge = Judge(ScriptedModel(answer))
-    assert judge.score(PATHS, RNG()) == [0.25, 0.25] and judge.fallbacks == 0
+    assert judge.score(PATHS, RNG()) == [0.25, 0.25]
     assert judge.decisive(PATHS) == [1, None]
     answers["Probability"] = "hard to say"
-    assert judge.score(PATHS, RNG()) == [0.5, 0.5] and judge.fallbacks == 2
-    busy = Judge(ScriptedModel(lambda p: Failure(Outcome.INFRA_ERROR, "busy")))
-    assert busy.score(PATHS, RNG()) == [0.5, 0.5] and busy.decisive(PATHS) == [None, None]
+    assert judge.score(PATHS, RNG()) == [0.5, 0.5] and math.isnan(judge.turns(PATHS)[0][-1])
+    silent = Judge(ScriptedModel(lambda p: Failure(Outcome.TIMEOUT, "no time is left")))
+    assert silent.score(PATHS, RNG()) == [0.5, 0.5] and silent.decisive(PATHS) == [None, None]
+    busy = Judge(ScriptedModel(lambda p: Failure(Outcome.INFRA_ERROR, "busy"), name="j"))
+    for ask in (busy.turns, busy.decisive):
+        with pytest.raises(Unanswered, match="j gave no answer: busy"):
+            ask(PATHS)
     with pytest.raises(ConfigError, match="'model'"):
         Judge()
 

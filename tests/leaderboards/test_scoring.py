@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 from turnbench.agents.attribution import Label
+from turnbench.agents.model import ScriptedModel
 from turnbench.agents.readers import Measured
+from turnbench.agents.reward_models import Judge
+from turnbench.agents.scorers import make_scorer
 from turnbench.agents.turn_scores import Aggregation, grid
-from turnbench.envs.errors import ConfigError, LogError
-from turnbench.envs.record import Outcome, Task, Tokens, Trajectory, Turn
-from turnbench.leaderboards import choices, scored
+from turnbench.envs.errors import ConfigError, LogError, Unanswered, Unscored
+from turnbench.envs.record import Failure, Outcome, Task, Tokens, Trajectory, Turn
+from turnbench.leaderboards import choices, said, scored
 from turnbench.leaderboards.cases import Case, read_cases
 from turnbench.leaderboards.cli import app
-from turnbench.leaderboards.scored import Said
+from turnbench.leaderboards.said import Said
 
 WHO_AND_WHEN = Path(__file__).parents[3] / "shared" / "data" / "who_and_when"
 
@@ -44,7 +47,7 @@ def nothing(cases: list[Case]) -> Said:
 
 
 def told_of(cases: list[Case]):
-    mine, theirs = scored.played(cases), nothing(cases)
+    mine, theirs = said.played(cases), nothing(cases)
     return scored.report(cases, scored.rate(cases, mine, theirs, Aggregation()), [mine, theirs])
 
 
@@ -60,7 +63,7 @@ def test_a_score_that_knows_is_told_from_one_that_doesnt() -> None:
 
 def test_the_difference_of_two_scorers_is_paired_by_pool() -> None:
     cases = pool()
-    rated = scored.rate(cases, scored.played(cases), nothing(cases), Aggregation())
+    rated = scored.rate(cases, said.played(cases), nothing(cases), Aggregation())
     knows, blind = rated["progress"], rated["random"]
     best = {
         name: scored.best_of_n(cases, rated[name])["success"]["mean"] for name in ("progress", "random")
@@ -88,7 +91,7 @@ def test_attribution_counts_labelled_failures() -> None:
         path = Trajectory(Task("e", str(k)), rows, "", Outcome.OK, success=False)
         label = Label(1 if k else 0, "b" if k else "a")
         cases.append(Case(str(k), "p", str(k), "", path, None, False, label, ("a", "b", "a")))
-    mine = scored.played(cases)
+    mine = said.played(cases)
     theirs = Said({c.id: Measured([{"logprob": [-2.0]}] * 3, 0) for c in cases}, {})
     rated = scored.rate(cases, mine, theirs, Aggregation())
     told = scored.attribution(cases, rated["progress"])
@@ -101,7 +104,7 @@ def test_the_grid_is_chosen_on_other_tasks_than_it_is_told_on() -> None:
     cases = pool()
     one, other = choices.halves(cases)
     assert one and other and not {c.task for c in one} & {c.task for c in other}
-    told = choices.aggregation_grid(*choices.halves(cases), scored.played(cases), nothing(cases))
+    told = choices.aggregation_grid(*choices.halves(cases), said.played(cases), nothing(cases))
     assert len(told["table"]) == len(grid()) == 7 * 7 + 3 * 7
     best = told["auroc"]["chosen"]
     assert told["table"][best]["chooses"]["auroc"] == max(
@@ -113,7 +116,7 @@ def test_the_grid_is_chosen_on_other_tasks_than_it_is_told_on() -> None:
 def test_the_best_of_a_grid_is_above_chance_for_nothing() -> None:
     """With scores that know nothing the null spread holds what picking the best brings."""
     cases = pool(skill=0.0)
-    told = choices.aggregation_grid(*choices.halves(cases), scored.played(cases), nothing(cases))
+    told = choices.aggregation_grid(*choices.halves(cases), said.played(cases), nothing(cases))
     assert 0.53 < told["null"]["auroc"]["mean"] < told["null"]["auroc"]["p95"] < 0.8
     best = max(row["tells"]["auroc"] for row in told["table"].values())
     assert abs(best - told["null"]["auroc"]["mean"]) < 0.15
@@ -124,7 +127,7 @@ def test_the_best_of_a_grid_is_above_chance_for_nothing() -> None:
 
 def test_a_threshold_keeps_its_false_alarms() -> None:
     cases = pool(tasks=60)
-    rated = scored.progress_of(cases, scored.played(cases), nothing(cases), Aggregation())
+    rated = scored.progress_of(cases, said.played(cases), nothing(cases), Aggregation())
     for allowed in (0.0, 0.1, 0.3):
         told = choices.threshold(cases, rated, how="mean", after=2, false_alarms=allowed)
         assert told["false_alarms"] <= allowed + 1e-9 and told["detected"] > 0.3
@@ -190,7 +193,7 @@ def test_who_and_when_is_read_with_its_labels() -> None:
 
 
 def test_a_damaged_file_of_measures_is_named_and_a_torn_line_dropped(tmp_path) -> None:
-    kept = scored.Measures(tmp_path)
+    kept = said.Measures(tmp_path)
     kept.write([{"key": "k", "case": "1", "turns": [{"logprob": [-1.0]}], "cut": 0}])
     kept.write([{"key": "k", "case": "2", "failure": "too long"}])
     with kept.path.open("ab") as file:
@@ -278,7 +281,7 @@ def test_score_tells_and_shows_and_resumes(folder, reference, tmp_path, capsys, 
     assert "wrote" in page and "token confidence [nats]" in (tmp_path / "page.html").read_text(
         encoding="utf-8"
     )
-    monkeypatch.setattr(scored, "reading", None)  # nothing is read again
+    monkeypatch.setattr(said, "reading", None)  # nothing is read again
     again = json.loads(turnbench(*arguments, "--out", tmp_path, "--json", capsys=capsys))
     assert again == told
     now = [json.loads(r) for r in (tmp_path / "scores.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -323,3 +326,106 @@ def test_conversations_are_scored_with_a_policy(reference, tmp_path, capsys) -> 
         )
     )  # fmt: skip
     assert told["scored"] == 1 and told["attribution"]["progress"]["argmin"]["cases"] == 1
+
+
+# --- other scorers --------------------------------------------------------------------------------
+
+
+class Spy:
+    """A stand-in for `make_scorer` that hands out one scorer and counts what it is asked."""
+
+    def __init__(self, scorer) -> None:
+        self.scorer, self.asked = scorer, 0
+        turns = scorer.turns
+
+        def counted(paths):
+            found = turns(paths)
+            self.asked += len(paths)
+            return found
+
+        scorer.turns = counted
+
+    def __call__(self, spec):
+        return self.scorer
+
+
+def judge(*answers: str) -> Judge:
+    said = iter(answers)
+    return Judge(ScriptedModel(lambda prompt: next(said)))
+
+
+def test_a_scorers_words_are_kept_and_not_asked_for_again(tmp_path, monkeypatch) -> None:
+    cases = read_cases(conversations(tmp_path, 3)).cases
+    spy, kept, spec = Spy(judge("0.25", "no idea", "1")), said.Measures(tmp_path), {"scorer": "judge"}
+    monkeypatch.setattr(said, "make_scorer", spy)
+    told: list[tuple[str, int, int]] = []
+    first = said.ask(spec, cases[:2], kept, tell=lambda *row: told.append(row))
+    assert [score for _, score in first.rated.values()] == [0.25, 0.5] and first.silent == 1
+    assert spy.asked == 2 and told == [("judge", 2, 2)]
+    whole = said.ask(spec, cases, kept)
+    assert spy.asked == 3 and [score for _, score in whole.rated.values()] == [0.25, 0.5, 1]
+    again = said.ask(spec, cases, said.Measures(tmp_path))
+    assert spy.asked == 3 and str(again) == str(whole)
+    assert said.ask({**spec, "model": {}}, cases[:0], kept).rated == {}  # another scorer's words
+
+
+def test_an_outage_stops_and_what_was_said_stays(tmp_path, monkeypatch) -> None:
+    cases = read_cases(conversations(tmp_path, 3)).cases
+    answers = iter(["0.25", Failure(Outcome.INFRA_ERROR, "busy"), "0.5", "1"])
+    spy = Spy(Judge(ScriptedModel(lambda prompt: next(answers))))
+    monkeypatch.setattr(said, "make_scorer", spy)
+    monkeypatch.setattr(said, "CHUNK", 1)
+    kept = said.Measures(tmp_path)
+    with pytest.raises(Unanswered, match="busy"):
+        said.ask("judge", cases, kept)
+    found = said.ask("judge", cases, kept)
+    assert [score for _, score in found.rated.values()] == [0.25, 0.5, 1] and not found.failed
+
+
+def test_a_case_that_a_scorer_cant_score_is_named(tmp_path, monkeypatch) -> None:
+    cases = read_cases(conversations(tmp_path, 3)).cases
+    scorer = judge()
+
+    def turns(paths):
+        if any(path.turns[0].text.endswith("1") for path in paths):
+            raise Unscored("no number")
+        return [[0.5] * len(path.turns) for path in paths]
+
+    scorer.turns = turns
+    monkeypatch.setattr(said, "make_scorer", lambda spec: scorer)
+    for _ in range(2):  # asked, and from the file
+        found = said.ask("judge", cases, said.Measures(tmp_path))
+        assert found.failed == {cases[1].id: "no number"} and len(found.rated) == 2
+    rated = {"judge": found.rated}
+    told = scored.report(cases, rated, [], [found])
+    assert told["failed"] == {"no number": 1} and told["scored"] == 2
+
+
+def conversations(folder: Path, count: int) -> Path:
+    rows = [
+        {"messages": [{"role": "user", "content": "go"}, {"role": "assistant", "content": f"turn {k}"}]}
+        for k in range(count)
+    ]
+    file = folder / "talks.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def test_further_scorers_score_as_an_agent_would(folder, tmp_path, capsys) -> None:
+    """DeepConf's score is of windows of tokens, not of what turns' numbers make."""
+    spec = {"scorer": "deepconf_lowest", "policy": "turnbench/tiny", "window": 4}
+    text = json.dumps(spec)
+    arguments = ["score", folder, "--policy", "turnbench/tiny", "--window", "4", "--out", tmp_path]
+    told = json.loads(
+        turnbench(
+            *arguments, "--scorer", text, "--scorer", text, "--scorer", "random", "--json", capsys=capsys
+        )
+    )
+    assert {f"DeepConf lowest group{k}" for k in ("", " (2)", " (3)")} < told["uncertainty"].keys()
+    rows = [json.loads(r) for r in (tmp_path / "scores.jsonl").read_text(encoding="utf-8").splitlines()]
+    paths = {case.id: case.path for case in read_cases(folder).cases}
+    asked = make_scorer(spec).score([paths[row["case"]] for row in rows], np.random.default_rng(0))
+    for row, score in zip(rows, asked, strict=True):
+        for name in ("DeepConf lowest group", "DeepConf lowest group (2)"):
+            assert row["scores"][name] == pytest.approx(score, abs=1e-4)
+        assert row["turns"]["DeepConf lowest group (3)"]

@@ -5,9 +5,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from turnbench.agents import readers  # noqa: E402
 from turnbench.agents.readers import LocalReader, open_reader  # noqa: E402
 from turnbench.agents.spans import fit  # noqa: E402
-from turnbench.envs.errors import ConfigError, ModelError  # noqa: E402
+from turnbench.envs.errors import ConfigError, ModelError, Unanswered  # noqa: E402
 
 PAIRS = [((5, 6, 7), (8, 9)), ((5, 6, 7, 8, 9, 10), (11,)), ((20, 21), (22, 23, 24))]
 
@@ -80,6 +81,25 @@ def test_servers_that_dont_give_them_are_named(server, checkpoint, reply, why) -
     with pytest.raises(ModelError, match=why):
         reader.measure(PAIRS[1:2])
     reader.close()
+
+
+def test_a_busy_server_is_asked_again(server, checkpoint, local, monkeypatch) -> None:
+    monkeypatch.setattr(readers, "pause", lambda tries, after, jitter: 0.0)
+    network, busy = local._worker._decoder.network, [503, 429]
+    server.play = lambda body: {"status": busy.pop(), "body": {}} if busy else as_vllm(network, body)
+    reader = remote(server, checkpoint)
+    (found,) = reader.measure(PAIRS[2:])
+    np.testing.assert_allclose(found["logprob"], local.measure(PAIRS[2:])[0]["logprob"], atol=1e-3)
+    assert len(server.bodies) == 3
+    server.play = [{"status": 503, "body": {"error": "later"}}]
+    with pytest.raises(Unanswered, match=r"answered 503: .*later.* \(asked 5 times\)"):
+        reader.measure(PAIRS[2:])
+    assert len(server.bodies) == 8
+    reader.close()
+    away = remote(server, checkpoint, base_url="http://127.0.0.1:9/v1", max_retries=0)
+    with pytest.raises(Unanswered, match="no answer from http://127.0.0.1:9"):
+        away.measure(PAIRS[2:])
+    away.close()
 
 
 def test_keys_stay_out_of_errors(server, checkpoint, monkeypatch) -> None:

@@ -20,6 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from turnbench.agents.readers import Spec
 from turnbench.agents.turn_scores import Aggregation, Rated
 from turnbench.envs.record import MISSING
@@ -28,7 +30,7 @@ from turnbench.leaderboards.cases import Case, read_cases
 from turnbench.leaderboards.choices import aggregation_grid, choose
 from turnbench.leaderboards.log import has_log, read_done, read_header
 from turnbench.leaderboards.runner import Watcher, run
-from turnbench.leaderboards.said import Measures, Said
+from turnbench.leaderboards.said import Asked, Measures, Said
 from turnbench.leaderboards.suite import Suite, parse_suite
 from turnbench.leaderboards.yamlfile import dump_yaml, parse_yaml
 
@@ -61,6 +63,8 @@ class Study:
         self.options, self.out = options, options.out
         self.policies = dict(pair.split("=", 1) for pair in options.policy)
         self.models = {REFERENCE: options.reference, **self.policies}
+        given = (pair.split("=", 1) for pair in options.scorer)
+        self.scorers = {name: yaml.safe_load(spec) for name, spec in given}
 
     def suite(self, pool: Pool) -> dict[str, Any]:
         o = self.options
@@ -124,9 +128,22 @@ class Study:
             for name in self.policies:
                 yield Pool(name, temperature), [name]
 
+    def asked(self, pool: Pool, cases: Sequence[Case]) -> list[Asked]:
+        """What further scorers say of attempts at test goals; a value function, which would have to read
+        each turn by itself, of their ends alone."""
+        kept = Measures(self.out / "measures" / pool.name)
+        found = []
+        for name, spec in self.scorers.items():
+            name, _, only = name.partition("@")
+            if only in ("", pool.name):
+                whole = not isinstance(spec, str)
+                found.append(said.ask(spec, cases, kept, by_turn=whole, tell=tell)._replace(name=name))
+        return found
+
     def rows(self) -> Iterator[dict[str, Any]]:
         for pool, policies in self.pools():
             cases = read_cases(self.play(pool)).cases
+            asked = self.asked(pool, [c for c in cases if c.split == TEST])
             reference = self.said(pool, self.models[REFERENCE], cases, whole=True)
             for name in policies:
                 policy = self.said(pool, self.models[name], cases, whole=True)
@@ -134,19 +151,26 @@ class Study:
                     "played_by": pool.player,
                     "temperature": pool.temperature,
                     "policy": name,
-                    **self.row(pool, name, cases, policy, reference),
+                    **self.row(pool, name, cases, policy, reference, asked),
                 }
 
     def row(
-        self, pool: Pool, name: str, cases: Sequence[Case], policy: Said, reference: Said
+        self,
+        pool: Pool,
+        name: str,
+        cases: Sequence[Case],
+        policy: Said,
+        reference: Said,
+        asked: Sequence[Asked],
     ) -> dict[str, Any]:
         one = [c for c in cases if c.split == HELD_OUT]
         other = [c for c in cases if c.split == TEST]
-        rated = self.rated(other, policy, reference)
-        told = scored.report(other, rated, [policy, reference])
-        row = {key: told[key] for key in ("paths", "best_of_n", "uncertainty")}
+        rated = self.rated(other, policy, reference) | {one.name: one.rated for one in asked}
+        told = scored.report(other, rated, [policy, reference], asked)
+        row = {key: told[key] for key in ("paths", "failed", "best_of_n", "uncertainty")}
+        against = (*AGAINST, *(one.name for one in asked))
         row["differences"] = {
-            how: {name: scored.difference(other, rated[how], rated[name]) for name in AGAINST}
+            how: {name: scored.difference(other, rated[how], rated[name]) for name in against}
             for how in HOWS
         }
         row["grid"] = aggregation_grid(one, other, policy, reference)
@@ -227,10 +251,11 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def differences(row: Mapping[str, Any]) -> Iterator[str]:
-    yield "\n| best-of-n success less that of | " + " | ".join(AGAINST) + " |"
-    yield "|---" * (1 + len(AGAINST)) + "|"
+    against = list(next(iter(row["differences"].values())))
+    yield "\n| best-of-n success less that of | " + " | ".join(against) + " |"
+    yield "|---" * (1 + len(against)) + "|"
     for how, told in row["differences"].items():
-        yield f"| {how} | " + " | ".join(cell(told[name]) for name in AGAINST) + " |"
+        yield f"| {how} | " + " | ".join(cell(told[name]) for name in against) + " |"
 
 
 def choices(row: Mapping[str, Any]) -> Iterator[str]:
@@ -276,6 +301,13 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder of the study")
     parser.add_argument("--reference", default="turnbench/tiny", help="checkpoint that RL began from")
     parser.add_argument("--policy", action="append", required=True, help="NAME=FOLDER; repeat")
+    parser.add_argument(
+        "--scorer",
+        action="append",
+        default=[],
+        help="NAME=SPEC of a further scorer, as in a suite: a value function's folder, or '{scorer: judge, ...}'; "
+        "NAME@reference-t0.7=SPEC asks it about that pool alone",
+    )
     parser.add_argument("--tasks", type=int, help="test goals; all if left out")
     parser.add_argument("--held-out", type=int, help="held-out goals; all if left out")
     parser.add_argument("--max-depth", type=int, default=99, help="only goals so deep")

@@ -100,7 +100,9 @@ def test_p8_peaked_is_surer_than_flat() -> None:
     for cls in (SelfCertainty, DeepConfTail, DeepConfBottom, DeepConfLowest, Entropy):
         for compat in (False, True) if cls is not Entropy else (False,):
             scorer = cls(policy="", repo_compat=compat)
-            sure, unsure = (scorer.rate_tokens([[found[n][scorer.column]]])[1] for n in ("peaked", "flat"))
+            sure, unsure = (
+                scorer.rate_tokens([[found[n][scorer.column]]])[1] for n in ("peaked", "flat")
+            )
             assert (sure > unsure) != compat, f"{cls.__name__} {compat}"
 
 
@@ -108,13 +110,17 @@ def test_p8_windows_of_tokens_and_of_turns() -> None:
     turns = [[-1.0, -2.0, -9.0], [-4.0]]
     assert windows([1, 2, 9, 4], 2) == [1.5, 5.5, 6.5] and windows([1, 3], 5) == [2]
     made = {
-        c: c(policy="", window=2).rate_tokens(turns)[1] for c in (DeepConfTail, DeepConfBottom, DeepConfLowest)
+        c: c(policy="", window=2).rate_tokens(turns)[1]
+        for c in (DeepConfTail, DeepConfBottom, DeepConfLowest)
     }
     assert list(made.values()) == [6.5, 1.5, 1.5]
     assert DeepConfTail(policy="", repo_compat=True).rate_tokens(turns)[1] == -4
     assert SelfCertainty(policy="", repo_compat=True).rate_tokens(turns)[1] == -4
     assert SelfCertainty(policy="").rate_tokens(turns)[1] == -4
-    assert Perplexity().rate_tokens(turns)[1] == -math.exp(4) and MeanLogprob().rate_tokens([])[1] == -math.inf
+    assert (
+        Perplexity().rate_tokens(turns)[1] == -math.exp(4)
+        and MeanLogprob().rate_tokens([])[1] == -math.inf
+    )
 
 
 def test_p10_the_merged_reference_at_both_ends(checkpoint, other, paths, tmp_path) -> None:

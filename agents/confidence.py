@@ -16,6 +16,8 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
+
 from turnbench.agents.readers import Reader, Spec, measured, reading, scribe_of, shared_reader
 from turnbench.agents.transcripts import Form
 from turnbench.agents.turn_scores import (
@@ -35,8 +37,9 @@ def windows(numbers: Numbers, size: int) -> list[float]:
     """Means of all windows of `size` neighbours; the mean of all where there are fewer."""
     if len(numbers) <= size:
         return [mean(numbers)]
-    sums = [math.fsum(numbers[k : k + size]) for k in range(len(numbers) - size + 1)]
-    return [total / size for total in sums]
+    sums = np.cumsum([0.0, *numbers])
+    means: list[float] = ((sums[size:] - sums[:-size]) / size).tolist()
+    return means
 
 
 class Confidence(TurnScorer):
@@ -114,10 +117,10 @@ class MeanLogprob(Confidence):
         super().__init__(policy=policy or "", text=text, resident=resident)
 
     def columns(self, paths: Sequence[Trajectory]) -> list[list[list[float]]]:
-        """Log-probs by turn. Raises ConfigError where there are none."""
+        """Log-probs by turn. Raises ConfigError where there are none, Unscored where some are missing."""
         if self.policy:
             return super().columns(paths)
-        return [recorded(path, f"the scorer {self.name!r}") for path in paths]
+        return recorded(paths, f"the scorer {self.name!r}")
 
 
 class Perplexity(MeanLogprob):
@@ -135,6 +138,9 @@ class Entropy(Confidence):
 
     name, strip = "entropy", "minus entropy [nats]"
     measure, sign = "entropy", -1.0
+
+    def __init__(self, *, policy: Spec, text: Form = "auto", resident: bool = True) -> None:
+        super().__init__(policy=policy, text=text, resident=resident)
 
 
 class SelfCertainty(Confidence):
@@ -208,8 +214,11 @@ class DeepConfBottom(DeepConf):
     name = "DeepConf bottom 10 %"
 
     def of_groups(self, groups: Numbers) -> float:
-        """Mean of the lowest tenth."""
-        return bottom10(groups)
+        """Mean of the lowest tenth, rounded down but one at least, as DeepConf's code has it; with
+        `repo_compat` rounded up."""
+        if self.repo_compat:
+            return bottom10(groups)
+        return mean(sorted(groups)[: max(1, len(groups) // 10)])
 
 
 class DeepConfLowest(DeepConf):

@@ -18,7 +18,7 @@ import numpy as np
 from turnbench.agents import shipped_path
 from turnbench.agents.model import Answer, Completion, Prompt, Sampling
 from turnbench.agents.spans import check_ids
-from turnbench.agents.threads import limit_threads, threads_for
+from turnbench.agents.threads import LOADING, limit_threads, threads_for
 from turnbench.envs.errors import ModelError
 from turnbench.envs.record import Failure, Outcome, Usage
 
@@ -298,6 +298,18 @@ def load_checkpoint(path: str, device: str = "auto", dtype: str = "auto") -> tup
     return _load(path, device, dtype, "AutoModelForCausalLM")
 
 
+def context_of(path: str) -> int | None:
+    """The longest sequence that a checkpoint's settings allow, without loading it. Raises ModelError."""
+    folder = _folder(path)
+    try:
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+        return getattr(config, "max_position_embeddings", None)
+    except Exception as error:
+        raise ModelError(f"{str(folder)!r} can't be loaded: {error}") from error
+
+
 def load_classifier(path: str, device: str = "auto", dtype: str = "auto") -> tuple[Any, Any]:
     """The same with a head that classifies sequences."""
     return _load(path, device, dtype, "AutoModelForSequenceClassification")
@@ -309,22 +321,38 @@ def _load(path: str, device: str, dtype: str, kind: str) -> tuple[Any, Any]:
         raise ModelError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
     try:
         import torch
-        import transformers
-        from transformers.utils import logging
+        import transformers  # noqa: F401
     except ImportError as error:
         raise ModelError("local models need more packages: pip install 'turnbench[local]'") from error
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if dtype == "auto" and device == "cpu":
         dtype = "float32"
+    with LOADING:
+        return _read(folder, device, dtype, kind)
+
+
+def _read(folder: Path, device: str, dtype: str, kind: str) -> tuple[Any, Any]:
+    import transformers
+    from transformers.utils import logging
+
     bars = logging.is_progress_bar_enabled()
     # The progress to be shown is the run's, not that of reading a file.
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
         made = getattr(transformers, kind)
-        network: Any = made.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        network: Any
+        network, loaded = made.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, output_loading_info=True
+        )
+        if missing := sorted(loaded["missing_keys"]):
+            raise ModelError(
+                f"{str(folder)!r} lacks weights of its own network, among them {', '.join(missing[:3])}"
+            )
         return tokenizer, network.to(device).eval().requires_grad_(False)
+    except ModelError:
+        raise
     except Exception as error:  # damaged files and unknown devices raise all kinds
         raise ModelError(f"{str(folder)!r} can't be loaded: {error}") from error
     finally:

@@ -4,6 +4,7 @@
 networks with plain full attention. `PaddedLanes` serves all others: one batch from start to end.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -331,8 +332,8 @@ def make_lanes(network: Any, cache_bytes: int, max_rows: int) -> Decoding:
         return PaddedLanes(network)
     wanted = [network(torch.tensor([[*r.prompt, *r.ids]], device=layers.device)) for r in lanes.rows]
     exact = torch.stack([w.logits[0, -1] for w in wanted]).float()
-    tolerance = 0.05 * exact.std() if layers.dtype.itemsize < 4 else 1e-3 * exact.std()
-    if not torch.allclose(found.float(), exact, rtol=0, atol=float(tolerance)):
+    tolerance = float(exact.std() * (0.05 if layers.dtype.itemsize < 4 else 1e-3))
+    if not (math.isfinite(tolerance) and torch.allclose(found.float(), exact, rtol=0, atol=tolerance)):
         return PaddedLanes(network)
     lanes.reset()
     lanes.store = KVStore(cache_bytes)

@@ -158,7 +158,9 @@ class Measurer:
         cache = DynamicCache(config=self.network.config)
         for layer, (keys, values) in enumerate(part.states):
             cache.update(keys.expand(len(ids), -1, -1, -1), values.expand(len(ids), -1, -1, -1), layer)
-        hidden = trunk(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
+        mask = _mask(part.start, ids.shape[1], trunk) if part.start else None
+        made = trunk(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
+        hidden = made.last_hidden_state
         following = [
             later
             for row, node in enumerate(part.nodes)
@@ -216,6 +218,13 @@ def _states(cache: DynamicCache, row: int, end: int) -> States:
     """A row's states of its first `end` tokens."""
     layers: Any = cache.layers
     return [(one.keys[row : row + 1, :, :end], one.values[row : row + 1, :, :end]) for one in layers]
+
+
+def _mask(start: int, width: int, network: Any) -> Tensor:
+    """What tokens behind `start` cached ones see, as it is added to scores: torch would turn truth values
+    into that in every layer."""
+    seen = torch.full((width, start + width), -math.inf, dtype=network.dtype, device=network.device)
+    return seen.triu_(start + 1)[None, None]
 
 
 def _padded(rows: Sequence[Ids], device: Any) -> Tensor:

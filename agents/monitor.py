@@ -5,6 +5,7 @@ the train split.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,14 +19,19 @@ from turnbench.agents.scorers import make_scorer
 from turnbench.agents.turn_scores import AGGREGATES, NOT_SCORED, TurnScorer, aggregate, ask_apart, show
 from turnbench.envs.core import TextEnv
 from turnbench.envs.errors import ConfigError, UnknownName, Unscored
-from turnbench.envs.record import Failure, Outcome, Task, Trajectory
+from turnbench.envs.record import Failure, Outcome, Task, Trajectory, Turn, Usage
 
 STOPPED = "stopped by the monitor"
 
 
 def running(numbers: Sequence[float], how: str) -> list[float]:
-    """The path's score after each turn."""
-    return [aggregate(how, numbers[:k]) for k in range(1, len(numbers) + 1)]
+    """The path's score after each turn, of the turns so far that have a number; not a number before the
+    first of them."""
+    found = []
+    for k in range(1, len(numbers) + 1):
+        judged = [number for number in numbers[:k] if math.isfinite(number)]
+        found.append(aggregate(how, judged) if judged else math.nan)
+    return found
 
 
 def first_below(scores: Sequence[float], threshold: float, after: int = 1) -> int | None:
@@ -34,33 +40,51 @@ def first_below(scores: Sequence[float], threshold: float, after: int = 1) -> in
 
 
 class MonitoredPolicy:
-    """Another policy, which is asked only for rollouts whose running score is not below the threshold."""
+    """Another policy, all of whose turns are scored before the next one is played. With `stops` it is asked
+    only for rollouts whose running score is not below the threshold."""
 
-    def __init__(self, policy: Policy, watch: "Watch") -> None:
-        self.policy, self.watch = policy, watch
+    def __init__(self, policy: Policy, watch: "Watch", *, stops: bool) -> None:
+        self.policy, self.watch, self.stops = policy, watch, stops
 
     def act(self, rollouts: Sequence[Rollout]) -> list[Move | Failure]:
         """The policy's moves; a Failure for whom the monitor stops."""
         stops = self.watch.stops([live(rollout) for rollout in rollouts])
+        if not self.stops:
+            return self.policy.act(rollouts)
         asked = [rollout for rollout, stop in zip(rollouts, stops, strict=True) if stop is None]
         moves = iter(self.policy.act(asked) if asked else [])
         return [next(moves) if stop is None else stop for stop in stops]
 
 
 class Watch:
-    """What is watched: by which scorer, how turns are put together, and from where on it is too low."""
+    """What is watched: by which scorer, how turns are put together, and from where on it is too low.
+
+    A turn has the number that the scorer gave it when it was the last one, and keeps it, whatever is
+    played behind it and in whatever forks.
+    """
 
     def __init__(self, scorer: TurnScorer, threshold: float, running: str, after: int) -> None:
         self.scorer, self.threshold, self.running, self.after = scorer, threshold, running, after
+        self._numbers: dict[int, tuple[Turn, float]] = {}  # by the turn's identity
+
+    def forget(self) -> None:
+        """An episode is over."""
+        self._numbers.clear()
 
     def scores(self, paths: Sequence[Trajectory]) -> list[list[float]]:
         """Running scores; none of a path that can't be scored, whose info tells why."""
-        found = []
-        for path, told in zip(paths, ask_apart(self.scorer.turns, paths), strict=True):
+        new = [path for path in paths if any(id(turn) not in self._numbers for turn in path.turns)]
+        for path, told in zip(new, ask_apart(self.scorer.turns, new) if new else [], strict=True):
             if isinstance(told, Unscored):
                 path.info[NOT_SCORED] = str(told)
-            found.append([] if isinstance(told, Unscored) else running(told, self.running))
-        return found
+                continue
+            for turn, number in zip(path.turns, told, strict=True):
+                self._numbers.setdefault(id(turn), (turn, number))
+        return [self._scores(path) for path in paths]
+
+    def _scores(self, path: Trajectory) -> list[float]:
+        known = [self._numbers[id(turn)][1] for turn in path.turns if id(turn) in self._numbers]
+        return running(known, self.running) if len(known) == len(path.turns) else []
 
     def stops(self, paths: Sequence[Trajectory]) -> list[Failure | None]:
         """Why paths are to be stopped now, or None."""
@@ -93,11 +117,10 @@ def live(rollout: Rollout) -> Trajectory:
 class Monitor:
     """An agent that plays by a policy (`react`, `best_of_n`, `amc`, ...), watched turn by turn.
 
-    `watch`: a scorer that has a number a turn, with its options (scorers.py); Progress Advantage without a
-    `policy` reads each turn once, with the reference alone. `threshold`: in the scorer's unit, on the
-    running score that `running` makes of the turns so far (mean, last, min, ...), from `after` turns
-    on. `on_low`: "flag" writes the turn into the path's info, "stop" also ends the episode there, as
-    truncated. Other options are the watched agent's.
+    `watch`: a scorer that has a number a turn, with its options (scorers.py), which reads a path anew at
+    each turn. `threshold`: in the scorer's unit, on the running score that `running` makes of the turns so
+    far (mean, last, min, ...), from `after` turns on. `on_low`: "flag" writes the turn into the path's
+    info, "stop" also ends the episode there, as truncated. Other options are the watched agent's.
     """
 
     def __init__(
@@ -127,8 +150,7 @@ class Monitor:
         if not hasattr(self.agent, "policy"):
             raise ConfigError(f"agent {watched!r} can't be watched: it has no policy")
         self.watch = Watch(made, threshold, running, after)
-        if on_low == "stop":
-            self.agent.policy = MonitoredPolicy(self.agent.policy, self.watch)
+        self.agent.policy = MonitoredPolicy(self.agent.policy, self.watch, stops=on_low == "stop")
         self.privileges: tuple[str, ...] = self.agent.privileges
 
     def solve(self, env: TextEnv, task: Task, rng: np.random.Generator) -> Population:
@@ -137,4 +159,6 @@ class Monitor:
         seen = [path for path in population.trajectories if path.turns and not path.missing]
         for path, scores in zip(seen, self.watch.scores(seen), strict=True):
             self.watch.note(path, scores)
-        return population
+        self.watch.forget()
+        usage: Usage = getattr(self.watch.scorer, "usage", Usage())
+        return replace(population, usage=population.usage + usage)

@@ -16,6 +16,7 @@ from turnbench.agents.readers import (
     Measured,
     Reader,
     Spec,
+    least_context,
     measured,
     reading,
     scribe_of,
@@ -69,8 +70,7 @@ class ProgressAdvantage(TurnScorer):
     reference has to read. `token`, `turn`, `order`: how numbers are put together (Aggregation).
     `text`: "log" takes the log's token ids, "chat" and "plain" write and tokenise the text anew, "auto"
     takes the ids where there are any. `resident`: whether models stay in memory between episodes; if
-    not, they are loaded for each call, one after the other. `truncated_turns` counts turns of which the
-    context cut off the beginning.
+    not, they are loaded for each call, one after the other. Both read as much as the smaller context holds.
     """
 
     name, strip = "progress advantage", "progress advantage [nats]"
@@ -88,40 +88,45 @@ class ProgressAdvantage(TurnScorer):
     ) -> None:
         self.how = Aggregation(token, turn, order).check()
         self.policy, self.reference, self.text, self.resident = policy, reference, text, resident
-        self.turn, self.truncated_turns = turn, 0
+        self.turn = turn
         if policy is None and text not in ("auto", "log"):
             raise ConfigError(
                 f"text is {text!r}, but without a policy its log-probs are the log's, and so are the tokens"
             )
 
     def turns(self, paths: Sequence[Trajectory]) -> list[list[float]]:
-        """One advantage a turn. Raises ConfigError, ModelError, LogError."""
+        """One advantage a turn. Raises ConfigError, ModelError, Unscored, Unanswered."""
         scribe: Scribe | None = None
-        said: list[list[Sequence[float]]] = []
+        context: int | None = None
+        said: list[list[list[float]]] = []
         if self.policy is None:
-            said = [[*recorded(path, "Progress Advantage without a policy")] for path in paths]
+            said = recorded(paths, "Progress Advantage without a policy")
         else:
-            scribe, found = self._read(self.policy, paths, None)
-            said = [[*each.column("logprob")] for each in found]
-        _, theirs = self._read(self.reference, paths, scribe)
-        self.truncated_turns += sum(each.cut for each in theirs)
+            context = least_context(self.policy, self.reference)
+            scribe, found = self._read(self.policy, paths, None, context)
+            said = [each.column("logprob") for each in found]
+        _, theirs = self._read(self.reference, paths, scribe, context)
         pairs = zip(said, theirs, strict=True)
         return [turn_advantages(mine, other.column("logprob"), self.how) for mine, other in pairs]
 
     def _read(
-        self, spec: Spec, paths: Sequence[Trajectory], scribe: Scribe | None
+        self, spec: Spec, paths: Sequence[Trajectory], scribe: Scribe | None, context: int | None
     ) -> tuple[Scribe, list[Measured]]:
         if self.resident:
-            return self._with(shared_reader(spec), paths, scribe)
+            return self._with(shared_reader(spec), paths, scribe, context)
         with reading(spec) as reader:
-            return self._with(reader, paths, scribe)
+            return self._with(reader, paths, scribe, context)
 
     def _with(
-        self, reader: Reader, paths: Sequence[Trajectory], scribe: Scribe | None
+        self,
+        reader: Reader,
+        paths: Sequence[Trajectory],
+        scribe: Scribe | None,
+        context: int | None,
     ) -> tuple[Scribe, list[Measured]]:
         """Both models read the same ids, as the first one's tokenizer makes them."""
         if scribe is None:
             scribe = scribe_of(reader, "log" if self.policy is None else self.text)
         else:
             check_same_vocabulary(scribe.tokenizer, reader.tokenizer)
-        return scribe, measured(reader, scribe, paths)
+        return scribe, measured(reader, scribe, paths, context=context)

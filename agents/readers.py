@@ -7,10 +7,8 @@ opens one and closes it.
 
 import json
 import math
-import os
 import random
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,15 +17,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from turnbench.agents import check_options, shipped_path
-from turnbench.agents.replies import TRANSIENT
+from turnbench.agents.replies import TOO_LONG, TRANSIENT
 from turnbench.agents.retry import pause, retry_after
 from turnbench.agents.servers import server_address, server_key
+from turnbench.agents.sharing import shared
 from turnbench.agents.spans import Host, Pair, check_ids, fit, hosts_of
 from turnbench.agents.transcripts import Conversation, Form, Scribe
 from turnbench.envs.errors import ConfigError, LogError, ModelError, Unanswered, UnknownName, Unscored
 from turnbench.envs.record import Trajectory
 
 Spec = str | Mapping[str, Any]
+CUT = "turns_cut_from_the_left"  # the key of a path's info: turns read without the beginning of their prompt
 Row = dict[str, list[float]]
 
 
@@ -113,7 +113,8 @@ class ServerReader:
     `tokenizer`: the folder of the model's tokenizer, since ids are what is sent. `base_url` and
     `api_key_env` as for the `api` backend, `timeout` in seconds, `max_in_flight` requests at once. A busy
     server is asked up to `max_retries` times more.
-    `context`: the longest sequence it takes; one token less is read, as it wants room to add one.
+    `context`: the longest sequence it takes, by default what the server says of it; one token less is
+    read, as it wants room to add one.
     Measures but the log-prob: `top`, from the 20 most probable tokens.
     """
 
@@ -133,9 +134,11 @@ class ServerReader:
         self.max_retries, self._jitter = max_retries, random.Random()
         endpoint = server_address(base_url)
         self._key = server_key(api_key_env, endpoint)
-        self._url, self.timeout = f"{endpoint}/completions", timeout
+        self._url = f"{endpoint}/completions"
         self.tokenizer = load_tokenizer(tokenizer)
-        self.vocabulary, self.context = len(self.tokenizer), None if context is None else context - 1
+        self.vocabulary, self.timeout = len(self.tokenizer), timeout
+        longest = context or self._longest(f"{endpoint}/models")
+        self.context = None if longest is None else longest - 1
         self._pool = ThreadPoolExecutor(max_in_flight, thread_name_prefix="turnbench-reader")
 
     def measure(self, pairs: Sequence[Pair], names: Sequence[str] = ()) -> list[Row]:
@@ -153,6 +156,20 @@ class ServerReader:
                 for name in found[index]:
                     found[index][name] = row[name][start:end]
         return found
+
+    def _longest(self, url: str) -> int | None:
+        """The model's context, as vLLM lists it; None where a server doesn't say."""
+        from httpx2 import HTTPError, get
+
+        try:
+            listed = get(url, headers=self._headers(), timeout=min(self.timeout, 10.0)).json()["data"]
+            (longest,) = (row["max_model_len"] for row in listed if row["id"] == self.model)
+            return int(longest)
+        except (HTTPError, LookupError, TypeError, ValueError):
+            return None
+
+    def _headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self._key}"} if self._key else {}
 
     def _ask(self, host: Host, top: bool) -> Row:
         """One number a token of the sequence, the first of which has none."""
@@ -194,11 +211,10 @@ class ServerReader:
         """The server's answer, asked for again while it is busy or out of reach."""
         from httpx2 import TransportError, post
 
-        headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
         why = ""
         for tries in range(self.max_retries + 1):
             try:
-                answer = post(self._url, json=dict(body), headers=headers, timeout=self.timeout)
+                answer = post(self._url, json=dict(body), headers=self._headers(), timeout=self.timeout)
             except TransportError as error:
                 why, after = f"no answer from {self._url}: {type(error).__name__}", None
             else:
@@ -209,7 +225,7 @@ class ServerReader:
                 why = f"{self._url} answered {answer.status_code}: {said}"
                 after = retry_after(answer.headers)
                 if answer.status_code not in TRANSIENT and answer.status_code < 500:
-                    raise ModelError(why)
+                    raise Unscored(why) if TOO_LONG.search(said) else ModelError(why)
             if tries < self.max_retries:
                 time.sleep(pause(tries, after, self._jitter))
         raise Unanswered(f"{why} (asked {self.max_retries + 1} times)")
@@ -269,6 +285,25 @@ def open_reader(spec: Spec) -> Reader:
     return _merged(options, str(towards), float(alpha))
 
 
+def least_context(*specs: Spec) -> int | None:
+    """The smallest of several models' contexts, without loading weights. Raises ModelError, ConfigError."""
+    return _least(*map(_context, specs))
+
+
+def _least(*contexts: int | None) -> int | None:
+    return min((context for context in contexts if context is not None), default=None)
+
+
+def _context(spec: Spec) -> int | None:
+    options = {"path": spec} if isinstance(spec, str) else spec
+    if options.get("backend", "hf") == "hf":
+        from turnbench.agents.hf import context_of
+
+        return context_of(str(options.get("path", "")))
+    with reading(spec) as reader:
+        return reader.context
+
+
 def _merged(options: dict[str, Any], towards: str, alpha: float) -> Reader:
     from turnbench.agents.merging import merge
 
@@ -289,41 +324,35 @@ def reading(spec: Spec) -> Iterator[Reader]:
         reader.close()
 
 
-_loaded: dict[str, Reader] = {}
-_loading = threading.Lock()
-
-
 def shared_reader(spec: Spec) -> Reader:
     """One reader of that specification in a process, for all episodes; it stays in memory."""
-    folders = [spec] if isinstance(spec, str) else [spec.get("path"), spec.get("merge")]
-    written = [_written(shipped_path(path)) for path in folders if isinstance(path, str)]
-    key = json.dumps([spec if isinstance(spec, str) else dict(spec), written], sort_keys=True)
-    with _loading:
-        if key not in _loaded:
-            _loaded[key] = open_reader(spec)
-        return _loaded[key]
-
-
-def _written(folder: Path) -> int:
-    config = folder / "config.json"
-    return os.stat(config).st_mtime_ns if config.is_file() else 0
+    return shared("reader", {"path": spec} if isinstance(spec, str) else spec, lambda: open_reader(spec))
 
 
 def measured(
     reader: Reader,
     scribe: Scribe,
-    paths: Sequence[Trajectory | Conversation],
+    paths: Sequence[Trajectory],
     names: Sequence[str] = (),
+    *,
+    context: int | None = None,
 ) -> list[Measured]:
-    """What a reader says of paths, all of them at once. Raises ModelError, Unscored."""
-    return read_fitted(reader, [fitted(reader, scribe, path) for path in paths], names)
+    """What a reader says of paths, all of them at once; `context` bounds what it reads, and a path's info
+    tells how many of its turns were cut. Raises ModelError, Unscored."""
+    found = read_fitted(reader, [fitted(reader, scribe, path, context) for path in paths], names)
+    for path, each in zip(paths, found, strict=True):
+        if each.cut:
+            path.info[CUT] = each.cut
+    return found
 
 
-def fitted(reader: Reader, scribe: Scribe, path: Trajectory | Conversation) -> tuple[list[Pair], int]:
-    """A path as the token ids that a reader's context holds, and how many turns were cut (spans.fit).
-    Raises Unscored where it can't be written in tokens."""
+def fitted(
+    reader: Reader, scribe: Scribe, path: Trajectory | Conversation, context: int | None = None
+) -> tuple[list[Pair], int]:
+    """A path as the token ids that a reader's context holds, or one of that length if it is less, and how
+    many turns were cut (spans.fit). Raises Unscored where it can't be written in tokens."""
     try:
-        return fit(scribe.pairs(path), reader.context)
+        return fit(scribe.pairs(path), _least(reader.context, context))
     except (ModelError, LogError) as error:
         raise Unscored(str(error)) from error
 

@@ -7,11 +7,9 @@ passes; where the backbone is causal, states that begin alike share the computat
 
 import json
 import math
-import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,6 +25,8 @@ from transformers.utils import logging
 from turnbench.agents.gathering import Merger
 from turnbench.agents.model import common_prefix
 from turnbench.agents.rollout import Rollout
+from turnbench.agents.sharing import shared
+from turnbench.agents.threads import LOADING
 from turnbench.agents.turn_scores import TurnScorer
 from turnbench.agents.values import CARD, Value, state_text
 from turnbench.envs.errors import ConfigError, ModelError
@@ -205,8 +205,9 @@ def load_backbone(folder: Path, device: str = "cpu") -> tuple[Any, Any]:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # a language model's head is left out, which is no news
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        trunk = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+        with LOADING:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            trunk = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     except Exception as error:
         raise ModelError(f"{folder} can't be loaded: {' '.join(str(error).split())[:300]}") from error
     finally:
@@ -366,15 +367,6 @@ def _cut(texts: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
     return batches
 
 
-_loading = threading.Lock()
-
-
 def trained_value(folder: Path) -> TrainedValue:
     """The value function of a folder, loaded once in a process. Raises ConfigError, ModelError."""
-    with _loading:
-        return _load(folder, (folder / CARD).stat().st_mtime_ns)
-
-
-@cache
-def _load(folder: Path, written: int) -> TrainedValue:
-    return TrainedValue(folder)
+    return shared("value", str(folder), lambda: TrainedValue(folder))

@@ -53,7 +53,7 @@ A = TypeVar("A", bound=Completion | Failure)
 TRANSIENT = frozenset({408, 409, 425, 429})
 ONE_LINE = 300
 
-_TOO_LONG = re.compile(
+TOO_LONG = re.compile(
     r"context.{0,3}(length|window|size|limit)|maximum (prompt|input) length|(prompt|input) is too long"
     r"|input.{0,40}(too long|exceeds? the (maximum|limit))|reduce the length|max_new_tokens.{0,20}must be <="
     r"|prompt has \d+ tokens|exceeded model token limit"
@@ -74,7 +74,7 @@ def read_error(raw: Raw, sent: Collection[str]) -> Failure | Retry | Refused:
     said = f"{problem.code} {problem.message}"
     if _QUOTA.search(said) or status in (401, 402):
         return Refused(status, cause)
-    if status != 429 and (status == 413 or _TOO_LONG.search(said)):
+    if status != 429 and (status == 413 or TOO_LONG.search(said)):
         return Failure(Outcome.TRUNCATED, f"the prompt is too long: {cause}")
     if status in (400, 403, 422) and _FILTERED.search(said):
         return Failure(Outcome.AGENT_ERROR, f"the provider's filter stopped the prompt: {cause}")

@@ -7,16 +7,14 @@ scores a turn by P("correct") against P("incorrect") there (ThinkPRM). `Judge` a
 probability of success. Local ones need the extra `local`.
 """
 
-import json
 import math
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, Literal
 
-from turnbench.agents import make_model
 from turnbench.agents.model import Answer, Completion, Message, Metered, Model, Prompt, Sampling
+from turnbench.agents.sharing import shared, shared_model
 from turnbench.agents.transcripts import conversation
 from turnbench.agents.turn_scores import TurnScorer
 from turnbench.agents.values import read_score
@@ -53,7 +51,8 @@ class RewardModel(TurnScorer):
 
     def turns(self, paths: Sequence[Trajectory]) -> list[list[float]]:
         """One number a turn; not a number where a turn wasn't asked about. Raises ModelError."""
-        classifier = _classifier(self.model, self.device)
+        spec = {"path": self.model, "device": self.device}
+        classifier = shared("classifier", spec, lambda: _Classifier(self.model, self.device))
         asked = [
             (k, end)
             for k, path in enumerate(paths)
@@ -141,12 +140,6 @@ class _Classifier:
         return made.logits.float().tolist()  # type: ignore[no-any-return]
 
 
-@cache
-def _classifier(path: str, device: str) -> _Classifier:
-    """One for all episodes of a process."""
-    return _Classifier(path, device)
-
-
 # --- a critic in words ----------------------------------------------------------------------------
 
 CRITIQUE = """\
@@ -158,7 +151,25 @@ BOX = "\\boxed{"
 
 
 class InWords(TurnScorer):
-    """What a model wrote is read as probabilities; a turn without one is not a number."""
+    """What a model wrote is read as probabilities; a turn without one is not a number. What it answered
+    isn't asked for again."""
+
+    def __init__(self) -> None:
+        self._answered: dict[str, Answer] = {}
+
+    def answers(self, model: Model, texts: Sequence[str], sampling: Sampling) -> list[Answer]:
+        """A model's answers. Raises Unanswered where its server fails, of which no score may depend."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._answered]
+        asked = [Prompt((Message("user", text),)) for text in new]
+        lost = None
+        for text, answer in zip(new, model.generate(asked, sampling) if asked else [], strict=True):
+            if isinstance(answer, Failure) and answer.outcome is Outcome.INFRA_ERROR:
+                lost = answer
+            else:
+                self._answered[text] = answer
+        if lost is not None:
+            raise Unanswered(f"no score, as {model.name} gave no answer: {lost.message}")
+        return [self._answered[text] for text in texts]
 
     def path_score(self, numbers: Sequence[float]) -> float:
         """Of the turns that were judged; 0.5 where none was."""
@@ -184,14 +195,15 @@ class ProcessRewardModel(InWords):
         temperature: float = 0.0,
         device: str = "auto",
     ) -> None:
+        super().__init__()
         self.model, self.turn, self.device = model, turn, device
         self.sampling = Sampling(temperature, 1.0, max_tokens)
 
     def turns(self, paths: Sequence[Trajectory]) -> list[list[float]]:
         """P(correct) / (P(correct) + P(incorrect)) at each turn's verdict. Raises ModelError, Unanswered."""
-        model = _shared_model(json.dumps({"backend": "hf", "path": self.model, "device": self.device}))
-        asked = [Prompt((Message("user", f"{CRITIQUE}\n\n{steps_text(path)}"),)) for path in paths]
-        answers = _answers(model, asked, self.sampling)
+        model = shared_model({"backend": "hf", "path": self.model, "device": self.device})
+        texts = [f"{CRITIQUE}\n\n{steps_text(path)}" for path in paths]
+        answers = self.answers(model, texts, self.sampling)
         return [
             self._verdicts(model, answer, len(path.turns)) if isinstance(answer, Completion) else []
             for answer, path in zip(answers, paths, strict=True)
@@ -231,20 +243,6 @@ def _odds(model: Any, before: tuple[int, ...]) -> float:
     return 1 / (1 + math.exp(min(700.0, wrong - right)))
 
 
-def _answers(model: Model, prompts: Sequence[Prompt], sampling: Sampling) -> list[Answer]:
-    """A model's answers. Raises Unanswered where its server fails, of which no path's score may depend."""
-    answers = model.generate(prompts, sampling) if prompts else []
-    for answer in answers:
-        if isinstance(answer, Failure) and answer.outcome is Outcome.INFRA_ERROR:
-            raise Unanswered(f"no score, as {model.name} gave no answer: {answer.message}")
-    return answers
-
-
-@cache
-def _shared_model(spec: str) -> Any:
-    return make_model(json.loads(spec))
-
-
 # --- any model as a judge -------------------------------------------------------------------------
 
 JUDGE = """\
@@ -267,9 +265,10 @@ class Judge(InWords):
     name, strip, turn = "judge", "judge [probability]", "last"
 
     def __init__(self, asked: Model | None = None, *, model: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
         if model is None and asked is None:
             raise ConfigError("the scorer 'judge' needs the option 'model'")
-        self._own = None if model is None else Metered(_shared_model(json.dumps(dict(model))))
+        self._own = None if model is None else Metered(shared_model(model))
         self.asked: Any = self._own or asked
 
     @property
@@ -294,8 +293,7 @@ class Judge(InWords):
         return [read_turn(text, len(path.turns)) for text, path in zip(said, paths, strict=True)]
 
     def _ask(self, texts: Sequence[str]) -> list[str | None]:
-        prompts = [Prompt((Message("user", text),)) for text in texts]
-        answers = _answers(self.asked, prompts, Sampling(0.0, 1.0, 16))
+        answers = self.answers(self.asked, texts, Sampling(0.0, 1.0, 16))
         return [answer.text if isinstance(answer, Completion) else None for answer in answers]
 
 

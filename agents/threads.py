@@ -1,10 +1,12 @@
-"""CPU threads for networks: how many a network runs on, and how many passes of it side by side."""
+"""CPU threads and networks: how many one runs on, how many passes of it side by side, who may load one."""
 
 import threading
 from typing import Any
 
 SMALL = 50_000_000
 """Parameters below which a second CPU thread for the same operation costs more than it brings."""
+LOADING = threading.Lock()
+"""Held while a checkpoint is loaded: transformers can't load two at once, their weights would stay empty."""
 _setting = threading.Lock()
 
 

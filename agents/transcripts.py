@@ -101,8 +101,8 @@ class Scribe:
         whole = self.chat.render(messages, generation=False)
         spans = []
         for at in actions:
-            before = self.chat.render(messages[:at], generation=True)
             content = messages[at].content
+            before = self.chat.render(messages[:at], generation=True) if at else _before(whole, content)
             text = content if whole.startswith(content, len(before)) else content.strip()
             if not whole.startswith(before) or not whole.startswith(text, len(before)):
                 return None
@@ -116,6 +116,8 @@ class Scribe:
         return max((len(mark) for mark in marks if text.startswith(mark, at)), default=0)
 
     def _tokenised(self, text: str, spans: Sequence[tuple[int, int]]) -> list[Pair]:
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ModelError("the text holds half a surrogate pair, which no tokenizer reads")
         if not getattr(self.tokenizer, "is_fast", False):
             raise ModelError("the tokenizer doesn't tell where its tokens stand in a text (no fast one)")
         coded = self.tokenizer(
@@ -152,6 +154,11 @@ class Scribe:
         return self.tokenizer.decode(  # type: ignore[no-any-return]
             ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False
         )
+
+
+def _before(whole: str, content: str) -> str:
+    """What a template writes before a conversation that begins with an action."""
+    return whole[: max(0, whole.find(content.strip()))]
 
 
 def plain_text(said: Conversation) -> tuple[str, list[tuple[int, int]]]:

@@ -149,6 +149,8 @@ def _ask_alone(
         raise
     except Unscored as error:
         return error
+    except ConfigError as error:  # of all of them it wasn't true
+        return Unscored(str(error))
 
 
 def show(path: Trajectory, name: str, numbers: Numbers) -> None:
@@ -157,20 +159,25 @@ def show(path: Trajectory, name: str, numbers: Numbers) -> None:
     strips[name] = [float(f"{x:.6g}") if math.isfinite(x) else None for x in numbers]
 
 
-def check_numbers(turns: Sequence[Numbers], what: str) -> None:
+def check_numbers(turns: Sequence[Numbers], what: str, measure: str = "log-prob") -> None:
     """Refuse spans without tokens and numbers that are none. Raises Unscored that names the turn."""
     for k, numbers in enumerate(turns, start=1):
         if not len(numbers):
             raise Unscored(f"turn {k} has no action tokens, so there is nothing to score")
         if not all(map(math.isfinite, numbers)):
-            raise Unscored(f"turn {k}: {what} gave a log-prob that is no finite number")
+            raise Unscored(f"turn {k}: {what} gave a {measure} that is no finite number")
 
 
-def recorded(path: Trajectory, what: str) -> list[list[float]]:
-    """The log-probs that the log holds, by turn. Raises ConfigError where it has none."""
-    if any(turn.tokens is None for turn in path.turns):
+def recorded(paths: Sequence[Trajectory], what: str) -> list[list[list[float]]]:
+    """The log-probs that the log holds of each path, by turn. Raises ConfigError where there are none at
+    all, and Unscored for a path that lacks some."""
+    turns = [turn for path in paths for turn in path.turns]
+    if turns and all(turn.tokens is None for turn in turns):
         raise ConfigError(f"{what} needs log-probs, which this model doesn't give")
-    return [list(turn.tokens.logprobs) for turn in path.turns if turn.tokens]
+    found = [[list(turn.tokens.logprobs) if turn.tokens else [] for turn in p.turns] for p in paths]
+    for numbers in found:
+        check_numbers(numbers, "the log")
+    return found
 
 
 def options_of(spec: Mapping[str, object], key: str) -> tuple[str, dict[str, object]]:

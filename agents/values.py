@@ -1,17 +1,16 @@
 """Value functions: what a path's whole episode will return, for search that is steered by it."""
 
-import json
 import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from turnbench.agents import check_options, make_model
+from turnbench.agents import check_options
 from turnbench.agents.model import Answer, Completion, Message, Metered, Model, Prompt, Sampling
 from turnbench.agents.rollout import Rollout
+from turnbench.agents.sharing import shared_model
 from turnbench.envs.errors import ConfigError, UnknownName
 from turnbench.envs.record import Turn, Usage
 
@@ -151,7 +150,7 @@ class ZeroShot(Value):
         if not 0 <= fallback <= 1:
             raise ConfigError(f"fallback is {fallback}; it must be a score from 0 to 1")
         self.name = f"zero_shot ({style})"
-        self._own = None if model is None else Metered(_shared_model(json.dumps(dict(model))))
+        self._own = None if model is None else Metered(shared_model(model))
         self.asked = self._own or asked
         self.style, self.history, self.fallback = style, history, fallback
         self._scores: dict[str, float] = {}
@@ -211,12 +210,6 @@ STYLES: dict[str, tuple[str, Callable[[str], float | None], int]] = {
     "score": (SCORE, read_score, 10),
     "reflect": (REFLECT, read_final_score, 256),
 }
-
-
-@cache
-def _shared_model(spec: str) -> Model:
-    """One model for all episodes of a process."""
-    return make_model(json.loads(spec))
 
 
 # --- by name --------------------------------------------------------------------------------------

@@ -283,19 +283,6 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def attribution(options: argparse.Namespace) -> dict[str, Any]:
-    """Scores of labelled failures (a run whose paths' info has a label), by each policy."""
-    told: dict[str, Any] = {}
-    cases = read_cases(options.labelled).cases
-    kept = Measures(options.out / "measures" / "labelled")
-    theirs = said.say(options.reference, cases, kept, names=said.WHOLE, tell=tell)
-    for name, folder in (pair.split("=", 1) for pair in options.policy):
-        mine = said.say(folder, cases, kept, names=said.WHOLE, tell=tell)
-        rated = scored.rate(cases, mine, theirs, Aggregation(), window=options.window)
-        told[name] = {scorer: scored.attribution(cases, values) for scorer, values in rated.items()}
-    return told
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, help="folder of the study")
@@ -317,7 +304,6 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=16, help="tokens in a group of DeepConf")
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--no-sweep", dest="sweep", action="store_false", help="no merged references")
-    parser.add_argument("--labelled", type=Path, help="a run with labelled failures, for attribution")
     options = parser.parse_args()
     rows = []
     for row in Study(options).rows():
@@ -325,10 +311,6 @@ def main() -> None:
         told: dict[str, Any] = {"options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}
         (options.out / "study.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     print("\n".join(markdown(rows)))
-    if options.labelled is not None:
-        told["attribution"] = attribution(options)
-        (options.out / "study.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-        print(json.dumps(told["attribution"], indent=1))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,11 @@ def read_cases(source: Path) -> Cases:
         found = list(_of_run(read_episodes(source)))
     elif source.is_dir():
         files = sorted(source.glob("*/*.json")) or sorted(source.glob("*.json"))
-        found = [_of_row(_json(path.read_bytes(), str(path)), path.stem, str(path)) for path in files]
+        names = [path.relative_to(source).with_suffix("").as_posix() for path in files]
+        found = [
+            _of_row(_json(path.read_bytes(), str(path)), name, str(path))
+            for path, name in zip(files, names, strict=True)
+        ]
     elif source.suffix == ".gz":
         found = list(_of_run(episode for _, episode in read_trajectories(source)))
     elif source.is_file():
@@ -83,7 +87,7 @@ def _of_run(episodes: Iterable[Episode]) -> Iterator[Case]:
         pool = f"{key.agent}/{task}" + (f"/{key.seed}" if len(paths) > 1 else "")
         for k, path in enumerate(paths):
             name = case_id(key, k)
-            label = _label(path.info.get("label"), name)
+            label = _label(path.info.get("label"), len(path.turns), name)
             yield Case(name, pool, task, path.task.split, path, None, path.success, label)
 
 
@@ -92,13 +96,13 @@ def case_id(key: Key, path: int) -> str:
     return f"{key.agent}/{key.env}/{key.task}/{key.seed}/{path}"
 
 
-def _label(row: Any, where: str) -> Label | None:
+def _label(row: Any, turns: int, where: str) -> Label | None:
     if row is None:
         return None
-    try:
-        return Label(int(row["step"]), str(row.get("agent", "")))
-    except (TypeError, LookupError, ValueError, AttributeError) as error:
-        raise LogError(f"{where}: its label is damaged: {error!r}") from error
+    step = row.get("step") if isinstance(row, dict) else None
+    if type(step) is not int or not 0 <= step < turns:
+        raise LogError(f"{where}: its label is {row!r:.60}; a step from 0 to {turns - 1} is wanted")
+    return Label(step, str(row.get("agent", "")))
 
 
 def _of_lines(path: Path) -> Iterator[Case]:
@@ -136,17 +140,24 @@ def _of_row(row: dict[str, Any], name: str, where: str) -> Case:
         raise LogError(f"{where}: success is {success!r}; true, false or nothing is wanted")
     label = None
     if row.get("mistake_step") is not None:
-        try:
-            at = int(row["mistake_step"])
-        except (TypeError, ValueError) as error:
-            raise LogError(
-                f"{where}: mistake_step is {row['mistake_step']!r}, no whole number"
-            ) from error
-        place = steps.index(at) if at in steps else -1
+        at = _whole(row["mistake_step"], where)
+        if not 0 <= at < len(rows):
+            raise LogError(f"{where}: mistake_step is {at}, but there are {len(rows)} messages")
+        place = min(sum(k < at for k in steps), len(steps) - 1)  # what is no step: the one behind it
         label = Label(place, str(row.get("mistake_agent", "")))
     speakers = tuple(_speaker(rows[k]) for k in steps)
     path = folded(said, Task("conversation", task))
     return Case(name, task, task, "", path, said, success, label, speakers)
+
+
+def _whole(value: Any, where: str) -> int:
+    """A whole number; Who&When writes it as text."""
+    try:
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return int(value)
+    except ValueError:
+        pass
+    raise LogError(f"{where}: mistake_step is {value!r}, no whole number")
 
 
 def _is_message(row: Any) -> bool:

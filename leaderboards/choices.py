@@ -19,7 +19,7 @@ from turnbench.agents.turn_scores import Aggregation, Rated, grid
 from turnbench.envs.errors import ConfigError
 from turnbench.leaderboards.cases import Case
 from turnbench.leaderboards.said import Said
-from turnbench.leaderboards.scored import best_of_n, progress_of, read_by
+from turnbench.leaderboards.scored import progress_of, read_by, success_of_best
 from turnbench.leaderboards.uncertainty import Undefined, auroc, mid_ranks
 
 Array = NDArray[np.float64]
@@ -44,9 +44,7 @@ def figures(cases: Sequence[Case], rated: Mapping[str, Rated]) -> dict[str, floa
         told["auroc"] = auroc([rated[c.id][1] for c in known], [bool(c.success) for c in known])
     except Undefined:
         pass
-    found = best_of_n(known, rated) if known else None
-    if found is not None and "success" in found:
-        told["best_of_n"] = found["success"]["mean"]
+    told["best_of_n"] = success_of_best(known, rated)
     return told
 
 
@@ -108,7 +106,7 @@ def null_spread(
     """
     known = [c for c in cases if c.success is not None]
     scores = np.array([[rated[c.id][1] for c in known] for rated in options.values()])
-    won = np.array([bool(c.success) for c in known])
+    won = np.array([bool(c.success) for c in known], dtype=np.bool_)
     rng = np.random.default_rng(seed)
     return {
         "auroc": _null_auroc(scores, won, [c.task for c in known], rng),
@@ -167,7 +165,8 @@ def _told(best: Array) -> dict[str, float]:
 
 def lowest(numbers: Sequence[float], how: str, after: int) -> float:
     """The lowest running score from `after` turns on; infinity for a shorter path, which is never flagged."""
-    return min(running(numbers, how)[after - 1 :], default=math.inf)
+    judged = [score for score in running(numbers, how)[after - 1 :] if math.isfinite(score)]
+    return min(judged, default=math.inf)
 
 
 def threshold(
@@ -195,8 +194,14 @@ def _at(cases: Sequence[Case], lows: Mapping[str, float], false_alarms: float) -
     good = sorted(lows[c.id] for c in cases if c.success)
     if not good or len(good) == len(cases):
         raise ConfigError("a threshold needs paths that succeeded and paths that failed")
-    allowed = math.floor(false_alarms * len(good))
-    return good[min(allowed, len(good) - 1)]
+    allowed = math.floor(false_alarms * len(good) + 1e-9)  # a share of 0.29 of 100 is 29
+    at = good[min(allowed, len(good) - 1)]
+    if not math.isfinite(at):
+        raise ConfigError(
+            "most paths that succeeded are over before the first judgement, so that no threshold can be told "
+            "from them: judge earlier (--after)"
+        )
+    return at
 
 
 def _rates(cases: Sequence[Case], lows: Mapping[str, float], at: float) -> dict[str, float | None]:

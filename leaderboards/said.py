@@ -5,10 +5,12 @@ of any other scorer, as a reward model or a judge, its numbers by turn and its s
 every path once and is let go before the next is loaded.
 """
 
+import hashlib
 import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +31,7 @@ from turnbench.agents.scorers import make_scorer
 from turnbench.agents.spans import Pair
 from turnbench.agents.transcripts import Form, Scribe, check_same_vocabulary
 from turnbench.agents.turn_scores import Rated, TurnScorer, ask_apart, check_numbers
-from turnbench.envs.errors import ConfigError, LogError, Unscored
+from turnbench.envs.errors import ConfigError, LogError, Unanswered, Unscored
 from turnbench.envs.record import Trajectory
 from turnbench.leaderboards.cases import Case
 from turnbench.leaderboards.log import json_line
@@ -50,52 +52,73 @@ class Said(NamedTuple):
 
 
 class Measures:
-    """The file of what models said of a source's paths. Without a folder nothing is kept."""
+    """The file of what models and scorers said of paths. Without a folder nothing is kept."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / "measures.jsonl"
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
 
-    def read(self, key: str) -> Said:
-        """What a model has said already. Raises LogError; a torn last line is dropped."""
-        said = Said({}, {})
-        for row in self.rows(key):
-            if "turns" in row:
-                said.found[row["case"]] = Measured(row["turns"], int(row["cut"]))
-            else:
-                said.failed[row["case"]] = str(row["failure"])
-        return said
+    def of(self, key: str, cases: Sequence[Case]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """(id of a case, what is there of it under a key). A path counts by what it holds, whatever its
+        source calls it. Raises LogError; a torn last line is dropped."""
+        rows = {row["path"]: row for row in self._rows() if row["key"] == key}
+        for case in cases if rows else ():
+            if (row := rows.get(path_digest(case))) is not None:
+                yield case.id, row
 
-    def rows(self, key: str) -> Iterator[Mapping[str, Any]]:
-        """The rows under a key. Raises LogError; a torn last line is dropped."""
-        return (row for row in self._all() if row["key"] == key)
+    def write(self, key: str, told: Mapping[str, Mapping[str, Any]], cases: Sequence[Case]) -> None:
+        """Append what is told of cases, by their id."""
+        if self.path is not None and told:
+            rows = [
+                {"key": key, "path": path_digest(case), "case": case.id, **told[case.id]}
+                for case in cases
+                if case.id in told
+            ]
+            with self.path.open("ab") as file:
+                file.write(b"".join(map(json_line, rows)))
 
-    def _all(self) -> Iterator[Mapping[str, Any]]:
+    def _rows(self) -> Iterator[Mapping[str, Any]]:
         if self.path is None or not self.path.is_file():
             return
         lines = self.path.read_bytes().split(b"\n")
         for number, line in enumerate(lines[:-1], start=1):
             try:
-                row = json.loads(line)
-                {row["key"], row["case"]}
-            except (ValueError, LookupError, TypeError) as error:
+                row = _checked(json.loads(line))
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise LogError(f"{self.path} line {number} is damaged: delete the file") from error
             yield row
         if lines[-1]:
             with self.path.open("r+b") as file:
                 file.truncate(sum(len(line) + 1 for line in lines[:-1]))
 
-    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append rows."""
-        if self.path is not None and rows:
-            with self.path.open("ab") as file:
-                file.write(b"".join(map(json_line, rows)))
+
+def _checked(row: Any) -> Mapping[str, Any]:
+    """A row as it was written. Raises ValueError, LookupError, TypeError, AttributeError."""
+    {row["key"], row["path"], row.get("failure")}
+    if "turns" in row:
+        [[float(x) for x in column] for turn in row["turns"] for column in turn.values()]
+        int(row["cut"])
+    elif "numbers" in row:
+        [x if x is None else float(x) for x in (*row["numbers"], row["score"])]
+    elif not isinstance(row["failure"], str):
+        raise TypeError("a failure is no text")
+    return row  # type: ignore[no-any-return]
 
 
-def reader_key(spec: Spec, text: Form, names: Sequence[str], writer: Spec | None) -> str:
+def path_digest(case: Case) -> str:
+    """What tells one path from another: all that a model or scorer is shown of it."""
+    path = case.path
+    shown = (case.said, path.task, path.turns, path.final, path.outcome, path.failure, path.success)
+    return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def reader_key(
+    spec: Spec, text: Form, names: Sequence[str], writer: Spec | None, context: int | None = None
+) -> str:
     """What tells one model's measures from another's: checkpoints count by what they hold."""
-    return digest_of([_model(spec), text, list(names), None if writer is None else _model(writer)])
+    parts = [_model(spec), text, list(names), None if writer is None else _model(writer)]
+    return digest_of(parts if context is None else [*parts, context])
 
 
 def _model(spec: Spec) -> Any:
@@ -119,16 +142,22 @@ def say(
     text: Form = "auto",
     names: Sequence[str] = (),
     writer: Spec | None = None,
+    context: int | None = None,
     tell: Told = lambda name, done, total: None,
 ) -> Said:
     """What a model says of cases. What `kept` holds isn't asked again.
 
     `writer` is the model whose tokenizer made the ids that another one has read, so that both read the
-    same. Raises ConfigError, ModelError where nothing can be read at all; what concerns one case alone
+    same; `context` bounds what this one reads, as what it is compared with may hold less. Raises ConfigError, ModelError where nothing can be read at all; what concerns one case alone
     is in `failed`.
     """
-    key = reader_key(spec, text, names, writer)
-    said = kept.read(key)
+    key = reader_key(spec, text, names, writer, context)
+    said = Said({}, {})
+    for case, row in kept.of(key, cases):
+        if "failure" in row:
+            said.failed[case] = str(row["failure"])
+        else:
+            said.found[case] = Measured(row["turns"], int(row["cut"]))
     todo = [c for c in cases if c.id not in said.found and c.id not in said.failed]
     if not todo:
         return said
@@ -140,8 +169,8 @@ def say(
             scribe = Scribe(tokenizer, reader.vocabulary, text)
         for start in range(0, len(todo), CHUNK):
             part = todo[start : start + CHUNK]
-            _say_some(reader, scribe, part, names, said)
-            kept.write([_row(key, case.id, said) for case in part])
+            _say_some(reader, scribe, part, names, context, said)
+            kept.write(key, {case.id: _row(case.id, said) for case in part}, part)
             tell(reader.name, start + len(part), len(todo))
     return said
 
@@ -151,29 +180,55 @@ def tokenizer_folder(spec: Spec) -> str:
     return spec if isinstance(spec, str) else str(spec.get("tokenizer", spec.get("path", "")))
 
 
-def _row(key: str, case: str, said: Said) -> dict[str, Any]:
+def _row(case: str, said: Said) -> dict[str, Any]:
     if case in said.failed:
-        return {"key": key, "case": case, "failure": said.failed[case]}
-    found = said.found[case]
-    return {"key": key, "case": case, "turns": found.turns, "cut": found.cut}
+        return {"failure": said.failed[case]}
+    return said.found[case]._asdict()
 
 
 def _say_some(
-    reader: Reader, scribe: Scribe, cases: Sequence[Case], names: Sequence[str], said: Said
+    reader: Reader,
+    scribe: Scribe,
+    cases: Sequence[Case],
+    names: Sequence[str],
+    context: int | None,
+    said: Said,
 ) -> None:
     texts: dict[str, tuple[list[Pair], int]] = {}
     for case in cases:
         try:
-            texts[case.id] = fitted(reader, scribe, case.text)
+            texts[case.id] = fitted(reader, scribe, case.text, context)
         except Unscored as error:
             said.failed[case.id] = str(error)
-    measured = read_fitted(reader, list(texts.values()), names) if texts else []
-    for case_id, found in zip(texts, measured, strict=True):
-        try:
-            check_numbers(found.column("logprob"), reader.name)
-            said.found[case_id] = found.rounded()  # as a file keeps it
-        except Unscored as error:
-            said.failed[case_id] = str(error)
+    for case_id, found in _read_apart(reader, texts, names).items():
+        if isinstance(found, Unscored):
+            said.failed[case_id] = str(found)
+        else:
+            _take_measured(case_id, found.rounded(), ["logprob", *names], reader.name, said)
+
+
+def _read_apart(
+    reader: Reader, texts: Mapping[str, tuple[list[Pair], int]], names: Sequence[str]
+) -> dict[str, Measured | Unscored]:
+    """All at once, and each alone where a server refuses one."""
+    try:
+        found = read_fitted(reader, list(texts.values()), names) if texts else []
+        return dict(zip(texts, found, strict=True))
+    except Unanswered:
+        raise
+    except Unscored as error:
+        if len(texts) == 1:
+            return dict.fromkeys(texts, error)
+    return {k: v for name in texts for k, v in _read_apart(reader, {name: texts[name]}, names).items()}
+
+
+def _take_measured(case: str, found: Measured, names: Sequence[str], reader: str, said: Said) -> None:
+    try:
+        for name in names:
+            check_numbers(found.column(name), reader, "log-prob" if name == "logprob" else name)
+        said.found[case] = found
+    except Unscored as error:
+        said.failed[case] = str(error)
 
 
 def played(cases: Sequence[Case]) -> Said:
@@ -183,7 +238,7 @@ def played(cases: Sequence[Case]) -> Said:
         turns = case.path.turns
         if all(turn.tokens is not None and turn.tokens.logprobs for turn in turns):
             rows = [{"logprob": list(turn.tokens.logprobs)} for turn in turns if turn.tokens]
-            said.found[case.id] = Measured(rows, 0)
+            _take_measured(case.id, Measured(rows, 0), ["logprob"], "the log", said)
         else:
             said.failed[case.id] = "the log has no log-probs of the model that played: name a policy"
     return said
@@ -202,12 +257,13 @@ def refuse_empty(said: Sequence[Said], cases: Sequence[Case]) -> None:
 
 class Asked(NamedTuple):
     """What a scorer said of cases, by their id; and why it could say nothing of the others. `strip` is what
-    pages call its numbers by turn."""
+    pages call its numbers by turn; `steps` the decisive mistakes, where it names them."""
 
     name: str
     strip: str
     rated: dict[str, Rated]
     failed: dict[str, str]
+    steps: dict[str, int | None]
 
     @property
     def silent(self) -> int:
@@ -225,29 +281,25 @@ def ask(
 ) -> Asked:
     """What a scorer says of cases, given as in a suite. What `kept` holds isn't asked again.
 
-    Without `by_turn` scores alone are asked for, which may cost less. Raises ConfigError, ModelError,
-    UnknownName, Unanswered; what concerns one case alone is in `failed`.
+    Without `by_turn` scores alone are asked for, which may cost less. Who can name decisive mistakes is
+    asked for those of cases that have a label. Raises ConfigError, ModelError, UnknownName, Unanswered;
+    what concerns one case alone is in `failed`.
     """
     scorer: Any = make_scorer(spec)
-    asked = Asked(*_names(spec, scorer), {}, {})
+    asked = Asked(*_names(spec, scorer), {}, {}, {})
     key = digest_of([_contents(spec), by_turn])
-    for row in kept.rows(key):
-        _take(row, asked)
+    for case, row in kept.of(key, cases):
+        _take(case, row, asked)
     todo = [c for c in cases if c.id not in asked.rated and c.id not in asked.failed]
-    rng = np.random.default_rng(0)
-
-    def rate(paths: Sequence[Trajectory]) -> list[Rated]:
-        if by_turn and isinstance(scorer, TurnScorer):
-            return scorer.rate(paths)
-        return [([], score) for score in scorer.score(paths, rng)]
-
+    rng = np.random.default_rng(len(cases) - len(todo))
     for start in range(0, len(todo), CHUNK):
         part = todo[start : start + CHUNK]
-        found = ask_apart(rate, [case.path for case in part])
-        rows = [_told(key, case.id, one) for case, one in zip(part, found, strict=True)]
-        kept.write(rows)
-        for row in rows:
-            _take(row, asked)
+        rows, lost = _rows_as_far(scorer, part, by_turn, rng)
+        kept.write(key, rows, part)
+        if lost is not None:
+            raise lost
+        for case, row in rows.items():
+            _take(case, row, asked)
         tell(asked.name, start + len(part), len(todo))
     return asked
 
@@ -258,21 +310,56 @@ def _names(spec: Spec, scorer: Any) -> tuple[str, str]:
     return name, getattr(scorer, "strip", "") or name
 
 
-def _told(key: str, case: str, found: Rated | Unscored) -> dict[str, Any]:
+def _rows_as_far(
+    scorer: Any, cases: Sequence[Case], by_turn: bool, rng: np.random.Generator
+) -> tuple[dict[str, dict[str, Any]], Unanswered | None]:
+    """What is told of cases, as far as its model answers; and why not of all."""
+    try:
+        return _rows_of(scorer, cases, by_turn, rng), None
+    except Unanswered as error:
+        lost = error
+    rows: dict[str, dict[str, Any]] = {}
+    for case in cases:
+        with suppress(Unanswered):
+            rows |= _rows_of(scorer, [case], by_turn, rng)
+    return rows, lost if len(rows) < len(cases) else None
+
+
+def _rows_of(
+    scorer: Any, cases: Sequence[Case], by_turn: bool, rng: np.random.Generator
+) -> dict[str, dict[str, Any]]:
+    def rate(paths: Sequence[Trajectory]) -> list[Rated]:
+        if by_turn and isinstance(scorer, TurnScorer):
+            return scorer.rate(paths)
+        return [([], score) for score in scorer.score(paths, rng)]
+
+    found = ask_apart(rate, [case.path for case in cases])
+    rows = {case.id: _row_of(one) for case, one in zip(cases, found, strict=True)}
+    failed = [case for case in cases if case.label is not None and case.success is not True]
+    if failed and hasattr(scorer, "decisive"):
+        named = scorer.decisive([case.path for case in failed])
+        for case, step in zip(failed, named, strict=True):
+            rows[case.id]["step"] = step
+    return rows
+
+
+def _row_of(found: Rated | Unscored) -> dict[str, Any]:
     if isinstance(found, Unscored):
-        return {"key": key, "case": case, "failure": str(found)}
+        return {"failure": str(found)}
     numbers, score = found
-    return {"key": key, "case": case, "numbers": [_plain(x) for x in numbers], "score": _plain(score)}
+    return {"numbers": [_plain(x) for x in numbers], "score": _plain(score)}
 
 
 def _plain(number: float) -> float | None:
     return float(number) if math.isfinite(number) else None
 
 
-def _take(row: Mapping[str, Any], asked: Asked) -> None:
+def _take(case: str, row: Mapping[str, Any], asked: Asked) -> None:
     """As it is read from the file, whether it was or not."""
     if "failure" in row:
-        asked.failed[row["case"]] = str(row["failure"])
+        asked.failed[case] = str(row["failure"])
     else:
         numbers, score = [math.nan if x is None else float(x) for x in row["numbers"]], row["score"]
-        asked.rated[row["case"]] = (numbers, -math.inf if score is None else float(score))
+        asked.rated[case] = (numbers, -math.inf if score is None else float(score))
+    if "step" in row:
+        asked.steps[case] = row["step"]

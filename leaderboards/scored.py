@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from turnbench.agents.attribution import RULES, chance, decisive_step, judge
+from turnbench.agents.attribution import RULES, Label, chance, decisive_step, judge
 from turnbench.agents.confidence import (
     Confidence,
     DeepConf,
@@ -60,21 +60,22 @@ def rate(
     repo_compat: bool = False,
     seed: int = 0,
 ) -> dict[str, dict[str, Rated]]:
-    """Every scorer's numbers by turn and score, for each case that all models could read."""
+    """Every scorer's numbers by turn and score, for each case that all models could read; what needs no model
+    rates all cases where none could be."""
     both = read_by(cases, policy, *([] if reference is None else [reference]))
     rated: dict[str, dict[str, Rated]] = {}
     if reference is not None:
         rated["progress"] = progress_of(both, policy, reference, how)
-    simple: list[Confidence] = [MeanLogprob(), Perplexity()]
-    whole = both and "entropy" in policy.found[both[0].id].turns[0]
-    for scorer in [*simple, *(confidences(window, repo_compat) if whole else [])]:
-        rated[scorer.name] = {
-            c.id: scorer.rate_tokens(policy.found[c.id].column(scorer.column)) for c in both
-        }
-    rng = np.random.default_rng(seed)
-    rated["length"] = {c.id: ([-1.0] * len(c.path.turns), -float(len(c.path.turns))) for c in both}
-    rated["random"] = {c.id: _at_random(len(c.path.turns), rng) for c in both}
-    rated["return (oracle)"] = {c.id: ([t.reward for t in c.path.turns], c.path.ret) for c in both}
+    scorers: list[Confidence] = [MeanLogprob(), Perplexity(), *confidences(window, repo_compat)]
+    for scorer in scorers:
+        if both and scorer.column in policy.found[both[0].id].turns[0]:
+            rated[scorer.name] = {
+                c.id: scorer.rate_tokens(policy.found[c.id].column(scorer.column)) for c in both
+            }
+    rng, plain = np.random.default_rng(seed), both or cases
+    rated["length"] = {c.id: ([-1.0] * len(c.path.turns), -float(len(c.path.turns))) for c in plain}
+    rated["random"] = {c.id: _at_random(len(c.path.turns), rng) for c in plain}
+    rated["return (oracle)"] = {c.id: ([t.reward for t in c.path.turns], c.path.ret) for c in plain}
     return rated
 
 
@@ -111,6 +112,13 @@ def best_of_n(cases: Sequence[Case], rated: Mapping[str, Rated]) -> dict[str, An
         return None
     chosen = _chosen(pools, rated)
     return {"return": _cell((c.task, c.path.ret) for c in chosen), **_success(chosen)}
+
+
+def success_of_best(cases: Sequence[Case], rated: Mapping[str, Rated]) -> float | None:
+    """The share of successes alone, without an interval."""
+    judged = [case for case in cases if case.success is not None]
+    chosen = _chosen(_pools(judged, rated), rated)
+    return float(np.mean([bool(case.success) for case in chosen])) if chosen else None
 
 
 def difference(
@@ -168,13 +176,16 @@ def pools_alone(cases: Sequence[Case], rated: Mapping[str, Rated]) -> dict[str, 
 
 
 def uncertainty(cases: Sequence[Case], rated: Mapping[str, Rated]) -> dict[str, Any]:
-    """AUROC of success with its interval, rank correlation with the return, area under risk-coverage."""
+    """AUROC of success with its interval, rank correlation with the return, risk by coverage and the area
+    under it."""
     known = [c for c in cases if c.id in rated and c.success is not None]
     if not known:
-        return {"auroc": None, "why": "undefined: no path says whether it succeeded"}
+        why = "says whether it succeeded" if rated else "could be scored"
+        return {"auroc": None, "why": f"undefined: no path {why}"}
     scores = [rated[c.id][1] for c in known]
     won = [bool(c.success) for c in known]
-    told: dict[str, Any] = {"aurc": risk_coverage(scores, won).aurc, "paths": len(known)}
+    curve = risk_coverage(scores, won)
+    told: dict[str, Any] = {"aurc": curve.aurc, "paths": len(known), "risk_coverage": curve.some()}
     try:
         value, interval = auroc_interval(scores, won, [c.task for c in known])
         told |= {"auroc": value, "interval": list(interval)}
@@ -187,18 +198,34 @@ def uncertainty(cases: Sequence[Case], rated: Mapping[str, Rated]) -> dict[str, 
     return told
 
 
-def attribution(cases: Sequence[Case], rated: Mapping[str, Rated]) -> dict[str, Any]:
-    """Each rule's accuracy on failed cases with a label."""
-    failed = [c for c in cases if c.id in rated and c.label is not None and c.success is not True]
-    if not failed:
-        return {}
-    labels = [c.label for c in failed if c.label is not None]
-    who = [speakers_of(c) for c in failed]
-    told = {
-        rule: judge([decisive_step(rule, rated[c.id][0]) for c in failed], labels, who)._asdict()
-        for rule in RULES
-    }
-    return told | {"guessing": chance(labels, who)._asdict()}
+def attribution(
+    cases: Sequence[Case], rated: Mapping[str, Rated], steps: Mapping[str, int | None] | None = None
+) -> dict[str, Any]:
+    """Each rule's accuracy on failed cases with a label; `named` is that of `steps`, for who names them.
+    Rules need a number for every turn."""
+    failed = [c for c in cases if c.label is not None and c.success is not True]
+    whole = [c for c in failed if c.id in rated and rated[c.id][0] and _finite(rated[c.id][0])]
+    named = [c for c in failed if c.id in (steps or {})]
+    told = {}
+    for rule in RULES if whole else ():
+        told[rule] = _verdict(whole, [decisive_step(rule, rated[c.id][0]) for c in whole])
+    if steps and named:
+        told["named"] = _verdict(named, [steps[c.id] for c in named])
+    if told:
+        told["guessing"] = chance(*_labels(whole or named))._asdict()
+    return told
+
+
+def _verdict(cases: Sequence[Case], steps: Sequence[int | None]) -> dict[str, Any]:
+    return judge(steps, *_labels(cases))._asdict()
+
+
+def _labels(cases: Sequence[Case]) -> tuple[list[Label], list[tuple[str, ...]]]:
+    return [c.label for c in cases if c.label is not None], [speakers_of(c) for c in cases]
+
+
+def _finite(numbers: Sequence[float]) -> bool:
+    return all(map(math.isfinite, numbers))
 
 
 def report(
@@ -209,9 +236,9 @@ def report(
 ) -> dict[str, Any]:
     """All of it, by scorer; and what couldn't be scored, by cause. `asked`: who of `rated` was asked
     beside models."""
-    first = max(rated.values(), key=len)
-    failed = [*(one.failed for one in said), *(one.failed for one in asked)]
-    failures = Counter(why for one in failed for why in one.values())
+    first, steps = max(rated.values(), key=len), {one.name: one.steps for one in asked}
+    models = {case: why for one in said for case, why in one.failed.items()}
+    failures = Counter([*models.values(), *(why for one in asked for why in one.failed.values())])
     cut = {c for one in said for c, m in one.found.items() if m.cut}
     return {
         "paths": len(cases),
@@ -225,7 +252,9 @@ def report(
         "best_of_n": pools_alone(cases, first)
         | {"by_scorer": {name: best_of_n(cases, values) for name, values in rated.items()}},
         "uncertainty": {name: uncertainty(cases, values) for name, values in rated.items()},
-        "attribution": {name: attribution(cases, values) for name, values in rated.items()},
+        "attribution": {
+            name: attribution(cases, values, steps.get(name)) for name, values in rated.items()
+        },
     }
 
 

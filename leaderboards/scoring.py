@@ -1,7 +1,6 @@
 """The commands that score logged paths after the fact (cli.py has the rest)."""
 
 import json as json_module
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 from turnbench.leaderboards import scoring_parts as parts
 
 if TYPE_CHECKING:
-    from turnbench.agents.turn_scores import Rated
+    pass
 
 WAYS = "bottom10, last, max, mean, min, position or sum"
 Source = Annotated[
@@ -90,14 +89,16 @@ def score(
     Example: turnbench score runs/mine --policy runs/rl/model --reference turnbench/tiny --out runs/scored
     """
     from turnbench.leaderboards import scored
-    from turnbench.leaderboards.said import Measures
+    from turnbench.leaderboards.said import WHOLE, Measures
 
     how = parts.aggregation(token, turn, order)
+    parts.check_out(source, out)
     cases, skipped = parts.cases_of(source)
     spec = parts.policy_spec(policy, server, tokenizer)
     other = None if reference is None else parts.reference_spec(reference, policy, alpha)
     kept = Measures(out)
-    said = parts.all_said(cases, kept, spec, other, text, whole=server is None)
+    names = WHOLE if server is None else ("top",)  # a server gives no whole distributions
+    said = parts.all_said(cases, kept, spec, [] if other is None else [other], text, names)
     theirs = said[1] if len(said) > 1 else None
     rated = scored.rate(cases, said[0], theirs, how, window=window, repo_compat=repo_compat)
     asked = parts.asked(scorer or [], cases, kept, rated)
@@ -112,7 +113,7 @@ def score(
         "text": text,
         "repo_compat": repo_compat,
         "skipped": skipped,
-        **scored.report(cases, rated, said, asked),
+        **scored.report(cases, rated, said if spec or reference or not asked else [], asked),
         **(parts.grid_of(cases, said) if grid else {}),
     }
     if out is not None:
@@ -141,20 +142,19 @@ def references(
 
     Example: turnbench references runs/mine --policy runs/rl/model --reference sft=turnbench/tiny --alphas 0.25,0.5
     """
-    from turnbench.leaderboards import said, scored
+    from turnbench.leaderboards import scored
     from turnbench.leaderboards.choices import choose, halves
+    from turnbench.leaderboards.said import Measures
     from turnbench.leaderboards.shown import choice_table
 
     how = parts.aggregation(token, turn, order)
     candidates = dict(parts.candidates(reference, policy, alphas))
     cases, _ = parts.cases_of(source)
-    kept = said.Measures(out)
-    mine = parts.policy_said(policy, cases, kept, text, whole=False)
-    options: dict[str, Mapping[str, Rated]] = {}
-    for name, spec in candidates.items():
-        theirs = said.say(spec, cases, kept, text=parts.form_of(text), writer=policy, tell=parts.tell)
-        said.refuse_empty([mine, theirs], cases)
-        options[name] = scored.progress_of(cases, mine, theirs, how)
+    mine, *others = parts.all_said(cases, Measures(out), policy, list(candidates.values()), text)
+    options = {
+        name: scored.progress_of(cases, mine, theirs, how)
+        for name, theirs in zip(candidates, others, strict=True)
+    }
     told = {
         "policy": policy,
         "aggregation": how._asdict(),
@@ -191,7 +191,8 @@ def threshold(
     Example: turnbench threshold runs/train --reference turnbench/tiny --false-alarms 0.1
     """
     from turnbench.envs.errors import ConfigError
-    from turnbench.leaderboards import choices, said, scored
+    from turnbench.leaderboards import choices, scored
+    from turnbench.leaderboards.said import Measures
 
     how = parts.aggregation(token, running, order)
     cases, _ = parts.cases_of(source)
@@ -201,19 +202,13 @@ def threshold(
             f"{source} has episodes of the split {splits[0]!r}: a threshold is chosen on a train split, or "
             "with --any-split on what you answer for"
         )
-    kept = said.Measures(out)
-    mine = parts.policy_said(policy, cases, kept, text, whole=False)
-    form = parts.form_of("log" if policy is None else text)
-    theirs = said.say(reference, cases, kept, text=form, writer=policy, tell=parts.tell)
-    said.refuse_empty([mine, theirs], cases)
+    mine, theirs = parts.all_said(cases, Measures(out), policy, [reference], text)
     rated = scored.progress_of(cases, mine, theirs, how)
     told = choices.threshold(cases, rated, how=running, after=after, false_alarms=false_alarms)
     if json:
         print(json_module.dumps(told))
         return
-    print(
-        f"threshold: {told['threshold']:.6g} (flags a running {running} below it, from turn {after} on)"
-    )
+    print(f"threshold: {told['threshold']!r} (flags a running {running} below it, from turn {after} on)")
     for name, rates in (
         ("on these paths", told),
         ("chosen on one half, on the other", told["held_out"]),

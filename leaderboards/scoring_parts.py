@@ -52,36 +52,35 @@ def policy_spec(policy: str | None, server: str | None, tokenizer: str | None) -
     return {"backend": "api", "model": policy, "base_url": server, "tokenizer": tokenizer}
 
 
-def policy_said(
-    spec: "Spec | None", cases: Sequence["Case"], kept: "Measures", text: str, *, whole: bool
-) -> "Said":
-    """What the policy says; without one, what the model that played said."""
-    from turnbench.leaderboards import said
-
-    if spec is None:
-        return said.played(cases)
-    names = said.WHOLE if whole else ()
-    return said.say(spec, cases, kept, text=form_of(text), names=names, tell=tell)
-
-
 def all_said(
     cases: Sequence["Case"],
     kept: "Measures",
     policy: "Spec | None",
-    reference: "Spec | None",
+    references: Sequence["Spec"],
     text: str,
-    *,
-    whole: bool,
+    names: Sequence[str] = (),
 ) -> list["Said"]:
-    """What the policy says, and then the reference, where there is one."""
+    """What the policy says, or without one the model that played, and then each reference. All read as much
+    as the smallest of their contexts holds. Raises ConfigError where nothing can be read."""
+    from turnbench.agents.readers import least_context
+    from turnbench.envs.errors import ConfigError
     from turnbench.leaderboards import said
 
-    found = [policy_said(policy, cases, kept, text, whole=whole)]
-    if reference is not None:
-        form = form_of("log" if policy is None else text)
-        found.append(said.say(reference, cases, kept, text=form, writer=policy, tell=tell))
-    if len(found) > 1 or policy is not None:
-        said.refuse_empty(found, cases)
+    if policy is None and references and text in ("chat", "plain"):
+        raise ConfigError(
+            f"--text {text} needs a --policy: without one its log-probs are the log's, and so are the tokens"
+        )
+    models = [*([] if policy is None else [policy]), *references]
+    context = least_context(*models)
+    form = form_of(text if policy is not None or not references else "log")
+
+    def say(spec: "Spec", **options: Any) -> "Said":
+        return said.say(spec, cases, kept, text=form, context=context, tell=tell, **options)
+
+    found = [said.played(cases) if policy is None else say(policy, names=names)]
+    found += [say(reference, writer=policy) for reference in references]
+    for theirs in found[1:] or ([] if policy is None else [found[0]]):
+        said.refuse_empty([found[0], theirs], cases)
     return found
 
 
@@ -107,11 +106,14 @@ def candidates(given: Sequence[str], policy: str, alphas: str) -> Iterator[tuple
     """References by name: those given, and the first moved towards the policy. Raises ConfigError."""
     from turnbench.envs.errors import ConfigError
 
-    first = ""
+    first, names = "", set[str]()
     for text in given:
         name, equals, folder = text.partition("=")
         if not (name and equals and folder):
             raise ConfigError(f"--reference is {text!r}; NAME=FOLDER is wanted")
+        if name in names:
+            raise ConfigError(f"--reference names two {name!r}")
+        names.add(name)
         first = first or text
         yield name, folder
     name, _, folder = first.partition("=")
@@ -154,6 +156,14 @@ def tell(name: str, done: int, total: int) -> None:
     from turnbench.leaderboards.cli import console
 
     console(stderr=True).print(f"{name}: {done} of {total} paths read", markup=False, soft_wrap=True)
+
+
+def check_out(source: Path, out: Path | None) -> None:
+    """Refuse a folder for results that holds another run, before anything is computed. Raises ConfigError."""
+    from turnbench.leaderboards.shown import refuse_other_run
+
+    if out is not None:
+        refuse_other_run(source, out)
 
 
 def write_results(

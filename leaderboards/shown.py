@@ -44,13 +44,19 @@ def by_strip(cases: Mapping[str, Mapping[str, Sequence[float]]]) -> Strips:
     return strips
 
 
+def refuse_other_run(run: Path, out: Path) -> None:
+    """Raise ConfigError where a copy of a run's log would overwrite another run's."""
+    mine = read_header(run) if run.is_dir() and has_log(run) else None
+    if out.resolve() == run.resolve() or (has_log(out) and read_header(out) != mine):
+        raise ConfigError(f"{out} holds a run of its own: choose another folder for the copy")
+
+
 def write_shown(run: Path, out: Path, strips: Strips) -> None:
     """Write a copy of a run's log whose pages draw the strips under each path (`turnbench view OUT`).
 
     Raises ConfigError where that would overwrite a run.
     """
-    if out.resolve() == run.resolve() or (has_log(out) and read_header(out) != read_header(run)):
-        raise ConfigError(f"{out} holds a run of its own: choose another folder for the copy")
+    refuse_other_run(run, out)
     out.mkdir(parents=True, exist_ok=True)
     fresh = out / f".{NAME}.new"
     with fresh.open("wb") as file:

@@ -121,6 +121,12 @@ class RiskCoverage(NamedTuple):
     risk: list[float]
     aurc: float
 
+    def some(self, points: int = 20) -> list[tuple[float, float]]:
+        """(coverage, risk) at so many places of the curve, evenly spread, or at all there are."""
+        size = len(self.coverage)
+        places = sorted({-(-size * k // points) - 1 for k in range(1, points + 1)})
+        return [(self.coverage[k], self.risk[k]) for k in places]
+
 
 def risk_coverage(scores: Sequence[float], labels: Sequence[bool]) -> RiskCoverage:
     """What refusing the worst-scored paths brings. Raises ValueError for none."""

@@ -1,7 +1,9 @@
 import gc
 import logging
+import shutil
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from turnbench.agents import shipped_path  # noqa: E402
-from turnbench.agents.hf import HfModel  # noqa: E402
+from turnbench.agents.hf import HfModel, load_checkpoint, load_classifier  # noqa: E402
 from turnbench.agents.model import Completion, Message, Prompt, Sampling  # noqa: E402
 from turnbench.envs.errors import ModelError  # noqa: E402
 from turnbench.envs.record import Failure, Outcome  # noqa: E402
@@ -425,3 +427,27 @@ def test_a_network_in_memory_is_asked_as_it_stands(checkpoint):
     fresh = HfModel.of(network, loaded.tokenizer, sampling=Sampling(max_tokens=6)).generate(asked)
     assert after == fresh != before
     assert all(a.usage.cached_tokens == b.usage.cached_tokens for a, b in zip(after, fresh, strict=True))
+
+
+def test_checkpoints_load_side_by_side(checkpoint):
+    wanted = load_checkpoint(checkpoint, "cpu")[1].state_dict()
+    with ThreadPoolExecutor(4) as pool:
+        found = [
+            network for _, network in pool.map(lambda _: load_checkpoint(checkpoint, "cpu"), range(8))
+        ]
+    for network in found:
+        for name, weight in network.state_dict().items():
+            assert torch.equal(weight, wanted[name])
+
+
+def test_missing_weights_are_an_error(checkpoint, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(checkpoint, tmp_path / "m")
+    weights = load_file(tmp_path / "m" / "model.safetensors")
+    del weights["model.layers.1.mlp.down_proj.weight"]
+    save_file(weights, tmp_path / "m" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="lacks weights .*layers.1.mlp.down_proj.weight"):
+        load_checkpoint(str(tmp_path / "m"), "cpu")
+    with pytest.raises(ModelError, match="lacks weights .* score.weight"):
+        load_classifier(checkpoint, "cpu")

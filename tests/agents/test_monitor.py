@@ -1,14 +1,17 @@
 """The monitor: what it sees it writes down, and where it should it stops."""
 
+import math
+
 import numpy as np
 import pytest
 
 from turnbench.agents.model import ScriptedModel
 from turnbench.agents.monitor import STOPPED, Monitor, first_below, running
+from turnbench.agents.toy import toy_model
 from turnbench.agents.turn_scores import TurnScorer
 from turnbench.envs.errors import ConfigError, UnknownName, Unscored
-from turnbench.envs.record import Outcome, Task
-from turnbench.envs.toy import Toy
+from turnbench.envs.record import Outcome, Task, Usage
+from turnbench.envs.toy import Toy, uniform
 
 TASK = Task("turnbench/Toy-v0", "0", seed=5)
 GAVE = {"wait": 1.0, "left": -5.0, "right": 0.5}
@@ -75,6 +78,51 @@ def test_best_of_n_can_be_watched() -> None:
         scorer="random",
     )
     assert [len(p.turns) for p in solve(agent).trajectories] == [2, 2, 2]
+
+
+class Doubts(TurnScorer):
+    """Judges a path as it is, in one number at its last turn: lower with every turn. It costs."""
+
+    name, turn = "doubts", "last"
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self.seen: list[int] = []
+
+    def turns(self, paths):
+        self.usage += Usage(len(paths), 10, 0, 1)
+        self.seen += [len(path.turns) for path in paths]
+        return [[math.nan] * (len(p.turns) - 1) + [-float(len(p.turns))] for p in paths]
+
+
+@pytest.mark.parametrize("how", ["mean", "last"])
+def test_flag_sees_what_stop_sees_and_when(how) -> None:
+    """A turn keeps the number that it had as the last one, also where the scorer has none for it later."""
+    at = {}
+    for on_low in ("flag", "stop"):
+        agent = Monitor(
+            scripted(*["wait"] * 4), watch=Doubts(), threshold=-1.4, running=how, on_low=on_low, after=1
+        )
+        population = solve(agent)
+        at[on_low] = population.best.info["monitor"]["flagged_at"]
+        assert agent.watch.scorer.seen == list(range(1, len(population.best.turns) + 1))  # each once
+        calls = len(population.best.turns)
+        assert population.usage == Usage(calls, 10 * calls, 0, calls)
+    assert at == {"flag": 2, "stop": 2}
+
+
+def test_particles_that_branch_off_keep_the_numbers_of_their_past() -> None:
+    agent = Monitor(
+        toy_model(Toy().mdp, uniform(Toy().mdp)),
+        watch=Doubts(),
+        threshold=-9,
+        watched="amc",
+        n=4,
+        value="collected",
+    )
+    for path in solve(agent).trajectories:
+        scores = path.info["turn_scores"]["monitor: doubts"]
+        assert scores == [-1.0, -1.5, -2.0, -2.5][: len(path.turns)]
 
 
 class Lost(ByAction):

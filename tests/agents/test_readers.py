@@ -1,6 +1,7 @@
 """Readers of given tokens: right against a plain loop, whatever is shared, cut, merged or asked of a server."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ from turnbench.agents.readers import LocalReader, measured, open_reader, scribe_
 from turnbench.agents.spans import fit  # noqa: E402
 from turnbench.agents.transcripts import Conversation, Message, Scribe, conversation  # noqa: E402
 from turnbench.agents.trees import Price  # noqa: E402
-from turnbench.envs.errors import ConfigError, ModelError, UnknownName  # noqa: E402
+from turnbench.agents.turn_scores import ask_apart  # noqa: E402
+from turnbench.envs.errors import ConfigError, ModelError, UnknownName, Unscored  # noqa: E402
 from turnbench.envs.record import Task  # noqa: E402
 from turnbench.envs.toy import Toy  # noqa: E402
 
@@ -99,7 +101,7 @@ def test_p8_peaked_is_surer_than_flat() -> None:
     assert found["flat"]["entropy"] == pytest.approx(math.log(100), abs=1e-5)
     for cls in (SelfCertainty, DeepConfTail, DeepConfBottom, DeepConfLowest, Entropy):
         for compat in (False, True) if cls is not Entropy else (False,):
-            scorer = cls(policy="", repo_compat=compat)
+            scorer = cls(policy="", **({"repo_compat": True} if compat else {}))
             sure, unsure = (
                 scorer.rate_tokens([[found[n][scorer.column]]])[1] for n in ("peaked", "flat")
             )
@@ -114,6 +116,9 @@ def test_p8_windows_of_tokens_and_of_turns() -> None:
         for c in (DeepConfTail, DeepConfBottom, DeepConfLowest)
     }
     assert list(made.values()) == [6.5, 1.5, 1.5]
+    fifteen = [[-float(k) for k in range(16)]]  # windows of two: 0.5, 1.5, ...
+    assert DeepConfBottom(policy="", window=2).rate_tokens(fifteen)[1] == 0.5
+    assert DeepConfBottom(policy="", window=1).rate_tokens([[-float(k) for k in range(20)]])[1] == 0.5
     assert DeepConfTail(policy="", repo_compat=True).rate_tokens(turns)[1] == -4
     assert SelfCertainty(policy="", repo_compat=True).rate_tokens(turns)[1] == -4
     assert SelfCertainty(policy="").rate_tokens(turns)[1] == -4
@@ -165,6 +170,34 @@ def test_the_log_holds_what_the_policy_would_say(checkpoint, other, paths) -> No
 def test_p6_a_policy_that_is_its_own_reference_scores_zero(checkpoint, paths) -> None:
     turns = ProgressAdvantage(policy=checkpoint, reference=checkpoint).turns(paths)
     assert {x for row in turns for x in row} == {0.0}
+
+
+def test_p6_holds_where_one_context_is_shorter(make_checkpoint, checkpoint, paths) -> None:
+    """Both read what the shorter one holds, and the path says what was cut."""
+    short = make_checkpoint(context=max(len(p) + len(i) for x in paths for p, i in x.sequences()) - 4)
+    for options in (
+        {"policy": short, "reference": checkpoint},
+        {"policy": checkpoint, "reference": short},
+    ):
+        found = ProgressAdvantage(**options).turns(paths)
+        assert np.abs([x for row in found for x in row]).max() < 1e-5
+        cut = [path.info.pop("turns_cut_from_the_left", 0) for path in paths]
+        assert any(0 < count < len(path.turns) for count, path in zip(cut, paths, strict=True))
+    ProgressAdvantage(policy=checkpoint, reference=checkpoint).turns(paths)
+    assert not any("turns_cut_from_the_left" in path.info for path in paths)
+
+
+def test_an_attempt_without_log_probs_costs_no_other_its_score(paths) -> None:
+    bare = replace(paths[0], turns=(replace(paths[0].turns[0], tokens=None),))
+    scorer = MeanLogprob()
+    found = ask_apart(scorer.rate, [paths[0], bare, paths[1]])
+    assert isinstance(found[1], Unscored) and [found[0], found[2]] == scorer.rate(paths[:2])
+    with pytest.raises(ConfigError, match="needs log-probs"):
+        scorer.rate([bare, bare])
+    (turn, *rest), nan = paths[0].turns, (math.nan,) * len(paths[0].turns[0].tokens.ids)
+    lost = replace(turn, tokens=turn.tokens._replace(logprobs=nan))
+    with pytest.raises(Unscored, match="turn 1: the log gave a log-prob that is no finite number"):
+        scorer.rate([replace(paths[0], turns=(lost, *rest))])
 
 
 def test_best_of_n_by_progress_advantage_shows_its_turns(checkpoint, other) -> None:

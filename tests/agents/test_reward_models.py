@@ -97,7 +97,7 @@ class Critic:
 def verdicts(monkeypatch, critic) -> list[list[float]]:
     from turnbench.agents import reward_models
 
-    monkeypatch.setattr(reward_models, "_shared_model", lambda spec: critic)
+    monkeypatch.setattr(reward_models, "shared_model", lambda spec: critic)
     return ProcessRewardModel(model="x").turns(PATHS[:1])
 
 
@@ -148,6 +148,8 @@ def test_a_judge_gives_a_probability_and_a_turn() -> None:
     assert judge.score(PATHS, RNG()) == [0.25, 0.25]
     assert judge.decisive(PATHS) == [1, None]
     answers["Probability"] = "hard to say"
+    assert judge.score(PATHS, RNG()) == [0.25, 0.25]  # nothing is asked twice
+    judge = Judge(ScriptedModel(answer))
     assert judge.score(PATHS, RNG()) == [0.5, 0.5] and math.isnan(judge.turns(PATHS)[0][-1])
     silent = Judge(ScriptedModel(lambda p: Failure(Outcome.TIMEOUT, "no time is left")))
     assert silent.score(PATHS, RNG()) == [0.5, 0.5] and silent.decisive(PATHS) == [None, None]

@@ -1,12 +1,13 @@
 """Scorers: what they say, what they need, and that choosing by them means what it says."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from turnbench.agents.scorers import SCORERS, MeanLogprob, RandomScore, TrueReturn, make_scorer
-from turnbench.envs.errors import ConfigError, UnknownName
+from turnbench.envs.errors import ConfigError, UnknownName, Unscored
 from turnbench.envs.record import Outcome, Task, Tokens, Trajectory, Turn
 
 
@@ -35,8 +36,10 @@ def test_mean_logprob_of_nothing_is_the_lowest() -> None:
 
 def test_mean_logprob_needs_logprobs_of_every_turn() -> None:
     half = Trajectory(Task("e", "0"), (*path((-1.0,)).turns, Turn("o", "a", 0.0)), "", Outcome.OK)
-    with pytest.raises(ConfigError, match="log-probs"):
+    with pytest.raises(Unscored, match="turn 2 has no action tokens"):
         MeanLogprob().score([half], RNG())
+    with pytest.raises(ConfigError, match="log-probs"):
+        MeanLogprob().score([replace(half, turns=half.turns[1:])], RNG())
 
 
 def test_random_scores_choose_blindly_and_repeatably() -> None:

@@ -161,13 +161,11 @@ def test_another_model_has_its_own_bill(monkeypatch: pytest.MonkeyPatch) -> None
     import turnbench.agents.values as values
 
     other = ScriptedModel(lambda _: "0.5")
-    values._shared_model.cache_clear()
-    monkeypatch.setattr(values, "make_model", lambda spec: other)
+    monkeypatch.setattr(values, "shared_model", lambda spec: other)
     spec = {"value": "zero_shot", "model": {"backend": "api", "model": "judge"}}
     agent = AMC(ScriptedModel(lambda _: "wait"), n=3, value=spec, resample_at=[1])
     found = agent.solve(Toy(), TASK, np.random.default_rng(0))
     assert found.usage.model_calls == 1
-    values._shared_model.cache_clear()
 
 
 @pytest.mark.parametrize(

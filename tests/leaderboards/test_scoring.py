@@ -2,23 +2,23 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from turnbench.agents.attribution import Label
-from turnbench.agents.model import ScriptedModel
 from turnbench.agents.readers import Measured
-from turnbench.agents.reward_models import Judge
 from turnbench.agents.scorers import make_scorer
 from turnbench.agents.turn_scores import Aggregation, grid
-from turnbench.envs.errors import ConfigError, LogError, Unanswered, Unscored
-from turnbench.envs.record import Failure, Outcome, Task, Tokens, Trajectory, Turn
+from turnbench.envs.errors import ConfigError, LogError
+from turnbench.envs.record import Outcome, Task, Tokens, Trajectory, Turn
 from turnbench.leaderboards import choices, said, scored
 from turnbench.leaderboards.cases import Case, read_cases
 from turnbench.leaderboards.cli import app
 from turnbench.leaderboards.said import Said
+from turnbench.leaderboards.uncertainty import risk_coverage, spearman
 
 WHO_AND_WHEN = Path(__file__).parents[3] / "shared" / "data" / "who_and_when"
 
@@ -113,6 +113,86 @@ def test_the_grid_is_chosen_on_other_tasks_than_it_is_told_on() -> None:
     assert told["auroc"]["here"] == told["table"][best]["tells"]["auroc"]
 
 
+def test_what_is_best_where_it_is_told_is_not_chosen() -> None:
+    """One option knows only the tasks that choose, the other only those that tell."""
+    cases = pool()
+    one, other = choices.halves(cases)
+
+    def knows(some: list[Case]) -> dict[str, tuple[list[float], float]]:
+        mine = {c.id for c in some}
+        return {c.id: ([], float(bool(c.success)) if c.id in mine else 0.0) for c in cases}
+
+    told = choices.choose(one, other, {"other": knows(other), "one": knows(one)}, "other")
+    for figure in ("auroc", "best_of_n"):
+        assert told[figure]["chosen"] == "one" and told[figure]["there"] > told[figure]["here"]
+        assert told[figure]["default_here"] == told["table"]["other"]["tells"][figure]
+    assert told["auroc"] == {"chosen": "one", "there": 1, "here": 0.5, "default_here": 1}
+
+
+def test_one_option_is_at_chance_under_the_null() -> None:
+    cases = pool()
+    rated = scored.progress_of(cases, said.played(cases), nothing(cases), Aggregation())
+    null = choices.null_spread(cases, {"alone": rated})
+    assert null["auroc"]["mean"] == pytest.approx(0.5, abs=0.01) and null["auroc"]["p95"] > 0.52
+    wins = [np.mean([bool(c.success) for c in cases if c.pool == p]) for p in {c.pool for c in cases}]
+    assert null["best_of_n"]["mean"] == pytest.approx(np.mean(wins), abs=0.02)
+
+
+def test_the_report_holds_rank_correlation_and_risk() -> None:
+    cases = pool()
+    row = told_of(cases)["uncertainty"]["progress"]
+    rated = scored.progress_of(cases, said.played(cases), nothing(cases), Aggregation())
+    scores, won = [rated[c.id][1] for c in cases], [bool(c.success) for c in cases]
+    curve = risk_coverage(scores, won)
+    assert row["aurc"] == curve.aurc < np.mean([not w for w in won])
+    assert len(row["risk_coverage"]) == 20
+    assert row["risk_coverage"][-1] == (1.0, pytest.approx(1 - np.mean(won)))
+    assert set(row["risk_coverage"]) <= set(zip(curve.coverage, curve.risk, strict=True))
+    with_returns = [c._replace(path=replace(c.path, final=str(k))) for k, c in enumerate(cases)]
+    assert scored.uncertainty(with_returns, rated)["spearman"] is None  # no return differs
+    paid = [
+        c._replace(
+            path=replace(c.path, turns=(replace(c.path.turns[0], reward=float(bool(c.success))),))
+        )
+        for c in cases
+    ]
+    assert scored.uncertainty(paid, rated)["spearman"] == pytest.approx(spearman(scores, won))
+
+
+def test_a_grid_of_nothing_is_no_grid() -> None:
+    """One task is in one half only; and nobody may have said who succeeded."""
+    for cases in (pool(tasks=1), [c._replace(success=None) for c in pool()]):
+        told = choices.aggregation_grid(*choices.halves(cases), said.played(cases), nothing(cases))
+        assert told["null"] == {"auroc": None, "best_of_n": None} or told["null"]["best_of_n"]
+
+
+def test_what_needs_no_model_is_scored_without_one() -> None:
+    cases = pool()
+    mine = Said({}, {c.id: "name a policy" for c in cases})
+    told = scored.report(cases, scored.rate(cases, mine, None, Aggregation()), [mine])
+    assert told["uncertainty"]["length"]["auroc"] == 0.5 and told["failed"] == {"name a policy": 120}
+    assert told["best_of_n"]["by_scorer"]["random"]["success"]["mean"] > 0
+    assert scored.uncertainty(cases, {})["why"] == "undefined: no path could be scored"
+    blind = [c._replace(success=None) for c in cases]
+    told = scored.uncertainty(blind, scored.rate(blind, mine, None, Aggregation())["random"])
+    assert told["why"] == "undefined: no path says whether it succeeded"
+
+
+def test_rules_need_every_turn_and_a_judge_names_the_step() -> None:
+    cases = read_cases_with_labels()
+    rated = {c.id: ([math.nan] * 2 + [0.4], 0.4) for c in cases}
+    assert scored.attribution(cases, rated) == {}
+    told = scored.attribution(cases, rated, {c.id: 1 for c in cases[:3]})
+    assert told.keys() == {"named", "guessing"} and told["named"]["cases"] == 3
+    assert told["named"]["step"] == pytest.approx(2 / 3)
+
+
+def read_cases_with_labels() -> list[Case]:
+    turns = tuple(Turn("o", "a", 0.0) for _ in range(3))
+    path = Trajectory(Task("e", "t"), turns, "", Outcome.OK, success=False)
+    return [Case(str(k), "p", str(k), "", path, None, False, Label(1 if k else 0)) for k in range(4)]
+
+
 def test_the_best_of_a_grid_is_above_chance_for_nothing() -> None:
     """With scores that know nothing the null spread holds what picking the best brings."""
     cases = pool(skill=0.0)
@@ -132,6 +212,11 @@ def test_a_threshold_keeps_its_false_alarms() -> None:
         told = choices.threshold(cases, rated, how="mean", after=2, false_alarms=allowed)
         assert told["false_alarms"] <= allowed + 1e-9 and told["detected"] > 0.3
     assert told["held_out"]["detected"] > told["held_out"]["false_alarms"]
+    wins = [c for c in cases if c.success]
+    exact = choices.threshold(cases, rated, how="mean", after=2, false_alarms=7 / len(wins))
+    assert exact["false_alarms"] == 7 / len(wins)  # though 7 / n * n may be a little less
+    with pytest.raises(ConfigError, match="judge earlier"):
+        choices.threshold(cases, rated, how="mean", after=9, false_alarms=0.0)
     with pytest.raises(ConfigError, match="succeeded and paths that failed"):
         choices.threshold([c for c in cases if c.success], rated, how="mean", after=1, false_alarms=0.1)
     assert choices.lowest([1.0], "mean", 2) == math.inf
@@ -181,7 +266,8 @@ def test_bad_conversations_are_named(tmp_path, line, why) -> None:
 @pytest.mark.skipif(not WHO_AND_WHEN.is_dir(), reason="needs ../shared/data/who_and_when")
 def test_who_and_when_is_read_with_its_labels() -> None:
     found = read_cases(WHO_AND_WHEN).cases
-    assert len(found) == 11 and all(c.success is False and c.label for c in found)
+    assert len(found) == len({c.id for c in found}) == 11
+    assert all(c.success is False and c.label for c in found)
     for one in found:
         assert 0 <= one.label.step < len(one.speakers) == len(one.path.turns)
     named = [one.speakers[one.label.step] == one.label.agent for one in found]
@@ -190,20 +276,6 @@ def test_who_and_when_is_read_with_its_labels() -> None:
         found, {c.id: ([-float(k == 1) for k in range(len(c.speakers))], 0) for c in found}
     )
     assert told["sharpest_drop"]["cases"] == 11 and 0 < told["sharpest_drop"]["step"] < 1
-
-
-def test_a_damaged_file_of_measures_is_named_and_a_torn_line_dropped(tmp_path) -> None:
-    kept = said.Measures(tmp_path)
-    kept.write([{"key": "k", "case": "1", "turns": [{"logprob": [-1.0]}], "cut": 0}])
-    kept.write([{"key": "k", "case": "2", "failure": "too long"}])
-    with kept.path.open("ab") as file:
-        file.write(b'{"key": "k", "ca')
-    assert kept.read("k") == ({"1": ([{"logprob": [-1.0]}], 0)}, {"2": "too long"})
-    kept.write([{"key": "other", "case": "1", "failure": "x"}])
-    assert kept.read("other").failed == {"1": "x"}
-    kept.path.write_text("nonsense\n", encoding="utf-8")
-    with pytest.raises(LogError, match="line 1 is damaged"):
-        kept.read("k")
 
 
 # --- the commands on a real run -------------------------------------------------------------------
@@ -297,9 +369,44 @@ def test_references_and_thresholds_are_chosen(folder, reference, tmp_path, capsy
     )
     assert list(told["table"]) == ["noisy", "noisy+0.5", "noisy+1"]
     assert "reference" in turnbench("references", folder, *arguments, "--out", tmp_path, capsys=capsys)
-    cases = read_cases(folder).cases
-    if len({c.success for c in cases}) == 2:
-        assert "threshold" in turnbench("threshold", folder, "--reference", reference, capsys=capsys)
+
+
+def test_the_threshold_command_prints_what_keeps_its_promise(
+    folder, reference, tmp_path, capsys
+) -> None:
+    """On a copy of the run in which every other path has succeeded."""
+    rows = [json.loads(r) for r in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    for row in rows[1:]:
+        for k, path in enumerate(row["population"]["trajectories"]):
+            path["success"] = bool(k % 2)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "log.jsonl").write_text(text, encoding="utf-8")
+    arguments = ["threshold", tmp_path, "--reference", reference, "--false-alarms", "0", "--after", "1"]
+    told = json.loads(turnbench(*arguments, "--json", capsys=capsys))
+    shown = turnbench(*arguments, capsys=capsys)
+    assert float(shown.split()[1]) == told["threshold"] and told["false_alarms"] == 0
+    assert "of failures" in shown and told["held_out"] is not None
+
+
+def test_results_of_another_source_are_neither_used_nor_overwritten(
+    folder, reference, tmp_path, capsys
+) -> None:
+    """Lines 1 of two files are two paths."""
+    told = []
+    for name, said_last in (("a", TALK), ("b", [*TALK[:-1], {**TALK[-1], "content": "stop"}])):
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text(json.dumps({"messages": said_last}) + "\n", encoding="utf-8")
+        arguments = ["score", file, "--policy", "turnbench/tiny", "--reference", reference]
+        alone = turnbench(*arguments, "--out", tmp_path / name, "--json", capsys=capsys)
+        shared = turnbench(*arguments, "--out", tmp_path / "one", "--json", capsys=capsys)
+        assert json.loads(alone) == json.loads(shared)
+        told.append((tmp_path / "one" / "scores.jsonl").read_text(encoding="utf-8"))
+        assert told[-1] == (tmp_path / name / "scores.jsonl").read_text(encoding="utf-8")
+    assert told[0] != told[1]
+    arguments = ["score", tmp_path / "a.jsonl", "--policy", "turnbench/tiny", "--out", folder]
+    with pytest.raises(ConfigError, match="a run of its own"):
+        app([str(a) for a in arguments], standalone_mode=False)
+    assert not (folder / "scores.jsonl").exists()
 
 
 def test_wrong_commands_say_why(folder, reference, tmp_path, capsys) -> None:
@@ -310,6 +417,8 @@ def test_wrong_commands_say_why(folder, reference, tmp_path, capsys) -> None:
         (["score", folder, "--server", "http://127.0.0.1:1/v1"], "--server needs --policy"),
         (["score", folder, "--scorer", "{scorer: "], "no YAML"),
         (["references", folder, "--policy", "p", "--reference", "x"], "NAME=FOLDER"),
+        (["references", folder, "--policy", "p", "--reference", "x=a", "--reference", "x=b"], "two 'x'"),
+        (["score", folder, "--reference", reference, "--text", "chat"], "needs a --policy"),
         (["threshold", tmp_path / "a.jsonl", "--reference", reference], "train split"),
     ):
         with pytest.raises((ConfigError, LogError), match=why):
@@ -326,89 +435,6 @@ def test_conversations_are_scored_with_a_policy(reference, tmp_path, capsys) -> 
         )
     )  # fmt: skip
     assert told["scored"] == 1 and told["attribution"]["progress"]["argmin"]["cases"] == 1
-
-
-# --- other scorers --------------------------------------------------------------------------------
-
-
-class Spy:
-    """A stand-in for `make_scorer` that hands out one scorer and counts what it is asked."""
-
-    def __init__(self, scorer) -> None:
-        self.scorer, self.asked = scorer, 0
-        turns = scorer.turns
-
-        def counted(paths):
-            found = turns(paths)
-            self.asked += len(paths)
-            return found
-
-        scorer.turns = counted
-
-    def __call__(self, spec):
-        return self.scorer
-
-
-def judge(*answers: str) -> Judge:
-    said = iter(answers)
-    return Judge(ScriptedModel(lambda prompt: next(said)))
-
-
-def test_a_scorers_words_are_kept_and_not_asked_for_again(tmp_path, monkeypatch) -> None:
-    cases = read_cases(conversations(tmp_path, 3)).cases
-    spy, kept, spec = Spy(judge("0.25", "no idea", "1")), said.Measures(tmp_path), {"scorer": "judge"}
-    monkeypatch.setattr(said, "make_scorer", spy)
-    told: list[tuple[str, int, int]] = []
-    first = said.ask(spec, cases[:2], kept, tell=lambda *row: told.append(row))
-    assert [score for _, score in first.rated.values()] == [0.25, 0.5] and first.silent == 1
-    assert spy.asked == 2 and told == [("judge", 2, 2)]
-    whole = said.ask(spec, cases, kept)
-    assert spy.asked == 3 and [score for _, score in whole.rated.values()] == [0.25, 0.5, 1]
-    again = said.ask(spec, cases, said.Measures(tmp_path))
-    assert spy.asked == 3 and str(again) == str(whole)
-    assert said.ask({**spec, "model": {}}, cases[:0], kept).rated == {}  # another scorer's words
-
-
-def test_an_outage_stops_and_what_was_said_stays(tmp_path, monkeypatch) -> None:
-    cases = read_cases(conversations(tmp_path, 3)).cases
-    answers = iter(["0.25", Failure(Outcome.INFRA_ERROR, "busy"), "0.5", "1"])
-    spy = Spy(Judge(ScriptedModel(lambda prompt: next(answers))))
-    monkeypatch.setattr(said, "make_scorer", spy)
-    monkeypatch.setattr(said, "CHUNK", 1)
-    kept = said.Measures(tmp_path)
-    with pytest.raises(Unanswered, match="busy"):
-        said.ask("judge", cases, kept)
-    found = said.ask("judge", cases, kept)
-    assert [score for _, score in found.rated.values()] == [0.25, 0.5, 1] and not found.failed
-
-
-def test_a_case_that_a_scorer_cant_score_is_named(tmp_path, monkeypatch) -> None:
-    cases = read_cases(conversations(tmp_path, 3)).cases
-    scorer = judge()
-
-    def turns(paths):
-        if any(path.turns[0].text.endswith("1") for path in paths):
-            raise Unscored("no number")
-        return [[0.5] * len(path.turns) for path in paths]
-
-    scorer.turns = turns
-    monkeypatch.setattr(said, "make_scorer", lambda spec: scorer)
-    for _ in range(2):  # asked, and from the file
-        found = said.ask("judge", cases, said.Measures(tmp_path))
-        assert found.failed == {cases[1].id: "no number"} and len(found.rated) == 2
-    rated = {"judge": found.rated}
-    told = scored.report(cases, rated, [], [found])
-    assert told["failed"] == {"no number": 1} and told["scored"] == 2
-
-
-def conversations(folder: Path, count: int) -> Path:
-    rows = [
-        {"messages": [{"role": "user", "content": "go"}, {"role": "assistant", "content": f"turn {k}"}]}
-        for k in range(count)
-    ]
-    file = folder / "talks.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
 
 
 def test_further_scorers_score_as_an_agent_would(folder, tmp_path, capsys) -> None:

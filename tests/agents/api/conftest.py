@@ -51,6 +51,7 @@ class Server:
 
     def __init__(self) -> None:
         self.play: Callable[[dict[str, Any]], dict[str, Any]] | list[dict[str, Any]] = [{}]
+        self.models: list[dict[str, Any]] = []
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[str] = []
         self.now = self.peak = 0
@@ -77,6 +78,11 @@ class Server:
 
     async def exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        if head.startswith("GET"):
+            header, content = response(body={"data": self.models})
+            writer.write(header + content)
+            await writer.drain()
+            return True
         length = next(int(v[15:]) for v in head.lower().split("\r\n") if v.startswith("content-length:"))
         body = json.loads(await reader.readexactly(length))
         self.bodies.append(body)

@@ -102,6 +102,15 @@ def test_a_busy_server_is_asked_again(server, checkpoint, local, monkeypatch) ->
     away.close()
 
 
+def test_the_context_is_what_the_server_lists(server, checkpoint) -> None:
+    assert remote(server, checkpoint).context is None
+    server.models = [{"id": "other", "max_model_len": 9}, {"id": "m", "max_model_len": 512}]
+    assert remote(server, checkpoint).context == 511
+    assert remote(server, checkpoint, context=64).context == 63
+    server.models = [{"id": "m"}]
+    assert remote(server, checkpoint).context is None and not server.bodies
+
+
 def test_keys_stay_out_of_errors(server, checkpoint, monkeypatch) -> None:
     monkeypatch.setenv("SOME_KEY", "sk-secret-9876543210")
     server.play = [{"status": 400, "body": {"error": "bad key sk-secret-9876543210"}}]

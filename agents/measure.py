@@ -86,7 +86,7 @@ class Measurer:
     @cached_property
     def price(self) -> Price | None:
         """What computing costs; None where every sequence has to be read by itself."""
-        if not self.share or not self.split:
+        if not self.share or self.head is None:
             return None
         on_cpu = self.network.device.type == "cpu"
         return Price(self.branch, 1 / (PAIRS * self.config.hidden_size) if on_cpu else 0)
@@ -140,9 +140,9 @@ class Measurer:
         """What gives the logits [n, V] of a range of the places `at` [N, 2] (row, column), and the passes
         that follow."""
         ids = _padded([node.ids for node in part.nodes], self.network.device)
-        if self.split:
+        if (head := self.head) is not None:
             hidden, following = self._hidden(part, ids)
-            hidden, head = hidden[at[:, 0], at[:, 1]], self.network.get_output_embeddings()
+            hidden = hidden[at[:, 0], at[:, 1]]
             return lambda a, b: head(hidden[a:b]), following
         columns: Tensor = torch.unique(at[:, 1])
         whole = self.network(input_ids=ids, use_cache=False, logits_to_keep=columns).logits
@@ -188,17 +188,26 @@ class Measurer:
 
     @cached_property
     @torch.inference_mode()
-    def split(self) -> bool:
-        """Whether the head of the last hidden states, alone, gives the network's logits (tried out);
-        else, as with scaled or capped logits, beginnings aren't shared."""
+    def head(self) -> Callable[[Tensor], Tensor] | None:
+        """What gives the network's logits from last hidden states: its head, maybe with a cap (tried out).
+
+        None where neither does, as with scaled logits: whole logits of a pass are kept then, and
+        beginnings aren't shared.
+        """
         head, trunk = self.network.get_output_embeddings(), self.network.base_model
         if head is None or trunk is self.network:
-            return False
+            return None
         probe = torch.tensor([[3, 1, 4, 1]], device=self.network.device)
         probe %= self.config.vocab_size
-        mine = head(trunk(input_ids=probe, use_cache=False).last_hidden_state)
+        hidden = trunk(input_ids=probe, use_cache=False).last_hidden_state
         whole = self.network(input_ids=probe, use_cache=False).logits
-        return mine.shape == whole.shape and bool(torch.allclose(mine, whole, atol=1e-4, rtol=1e-4))
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        ways = [head, *([] if cap is None else [lambda h: torch.tanh(head(h) / cap) * cap])]
+        for way in ways:
+            mine = way(hidden)
+            if mine.shape == whole.shape and torch.allclose(mine, whole, atol=1e-4, rtol=1e-4):
+                return way  # type: ignore[no-any-return]
+        return None
 
 
 def _wanted(nodes: Sequence[Node]) -> dict[tuple[int, int, int], list[tuple[int, int]]]:

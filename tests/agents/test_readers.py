@@ -90,6 +90,20 @@ def test_measures_are_those_of_a_plain_loop(make_checkpoint, kind) -> None:
     reader.close()
 
 
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_capped_logits_are_those_of_the_head_and_the_cap(make_checkpoint, cap) -> None:
+    reader = LocalReader(make_checkpoint(kind="gemma2", final_logit_softcapping=cap))
+    decoder = reader._worker._decoder
+    pairs = [((5, 6, 7), (8, 9)), ((5, 6, 7, 8, 9, 10), (11, 12))]
+    for pair, found in zip(pairs, reader.measure(pairs, ["entropy"]), strict=True):
+        for name, values in plainly(decoder.network, *pair).items():
+            if name in found:
+                np.testing.assert_allclose(found[name], values, atol=1e-4)
+    assert (decoder.measurer.head is decoder.network.get_output_embeddings()) == (cap is None)
+    assert decoder.measurer.head is not None
+    reader.close()
+
+
 def test_p8_peaked_is_surer_than_flat() -> None:
     peaked, flat = torch.zeros(1, 100), torch.zeros(1, 100)
     peaked[0, 3] = 12.0

@@ -17,7 +17,7 @@ from transformers import DynamicCache
 
 from turnbench.agents.lanes import PREFILL_ELSEWHERE, PREFILL_TOKENS
 from turnbench.agents.spans import Ids, hosts_of
-from turnbench.agents.threads import limit_threads, workers_for
+from turnbench.agents.threads import limit_threads, share_threads
 from turnbench.agents.trees import Node, Price, trees
 
 LOGITS = 2**22
@@ -77,7 +77,7 @@ class Measurer:
     """
 
     def __init__(self, network: Any, *, share: bool) -> None:
-        self.network, self.workers = network, workers_for(network)
+        self.network, self.threads = network, torch.get_num_threads()
         self.share, self.config = share, network.config.get_text_config()
         self.bulk = PREFILL_TOKENS.get(network.device.type, PREFILL_ELSEWHERE)
         self.branch = BRANCH.get(network.device.type, BRANCH_ELSEWHERE)
@@ -98,21 +98,23 @@ class Measurer:
         """
         found = [{n: [math.nan] * len(ids) for n in ("logprob", *names)} for _, ids in sequences]
         hosts = hosts_of([((*prompt, *ids), len(prompt)) for prompt, ids in sequences])
-        self._read_all(list(self._passes(trees(hosts, self.price), [])), found)
+        workers, threads = share_threads(self.network, len(hosts), self.threads)
+        settle = None if threads is None else partial(limit_threads, threads)
+        with ThreadPoolExecutor(workers, initializer=settle) as pool:
+            self._read_all(pool, workers, list(self._passes(trees(hosts, self.price), [])), found)
         return found
 
-    def _read_all(self, stack: list[_Pass], found: Found) -> None:
-        """Read passes and what follows them, depth first, as open nodes hold memory; several workers take
-        them side by side, with a CPU thread each."""
+    def _read_all(
+        self, pool: ThreadPoolExecutor, workers: int, stack: list[_Pass], found: Found
+    ) -> None:
+        """Read passes and what follows them, depth first, as open nodes hold memory, by several workers."""
         running = set[Future[list[_Pass]]]()
-        settle = partial(limit_threads, 1) if self.workers > 1 else None
-        with ThreadPoolExecutor(self.workers, initializer=settle) as pool:
-            while stack or running:
-                while stack and len(running) < self.workers:
-                    running.add(pool.submit(self._read, stack.pop(), found))
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    stack += future.result()
+        while stack or running:
+            while stack and len(running) < workers:
+                running.add(pool.submit(self._read, stack.pop(), found))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                stack += future.result()
 
     @torch.inference_mode()
     def _read(self, part: _Pass, found: Found) -> list[_Pass]:
@@ -158,9 +160,7 @@ class Measurer:
         cache = DynamicCache(config=self.network.config)
         for layer, (keys, values) in enumerate(part.states):
             cache.update(keys.expand(len(ids), -1, -1, -1), values.expand(len(ids), -1, -1, -1), layer)
-        mask = _mask(part.start, ids.shape[1], trunk) if part.start else None
-        made = trunk(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
-        hidden = made.last_hidden_state
+        hidden = trunk(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
         following = [
             later
             for row, node in enumerate(part.nodes)
@@ -227,13 +227,6 @@ def _states(cache: DynamicCache, row: int, end: int) -> States:
     """A row's states of its first `end` tokens."""
     layers: Any = cache.layers
     return [(one.keys[row : row + 1, :, :end], one.values[row : row + 1, :, :end]) for one in layers]
-
-
-def _mask(start: int, width: int, network: Any) -> Tensor:
-    """What tokens behind `start` cached ones see, as it is added to scores: torch would turn truth values
-    into that in every layer."""
-    seen = torch.full((width, start + width), -math.inf, dtype=network.dtype, device=network.device)
-    return seen.triu_(start + 1)[None, None]
 
 
 def _padded(rows: Sequence[Ids], device: Any) -> Tensor:

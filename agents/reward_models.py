@@ -11,9 +11,10 @@ import math
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from turnbench.agents.model import Answer, Completion, Message, Metered, Model, Prompt, Sampling
+from turnbench.agents.readers import CUT
 from turnbench.agents.sharing import shared, shared_model
 from turnbench.agents.transcripts import conversation
 from turnbench.agents.turn_scores import TurnScorer
@@ -30,7 +31,7 @@ class RewardModel(TurnScorer):
 
     `head`: "scalar" (one output), "binary" (two), "ordinal" (any number), or "auto" by their number.
     `by_turn`: whether every turn gets a number, or the last one alone. `max_tokens` bounds the text,
-    which is cut from the left. A path's score is its last turn's number.
+    which is cut from the left; a path's info tells how many of its turns were read so. A path's score is its last turn's number.
     """
 
     name, turn = "reward model", "last"
@@ -61,8 +62,12 @@ class RewardModel(TurnScorer):
         ]
         texts = [_beginning(paths[k], end) for k, end in asked]
         found = [[math.nan] * len(path.turns) for path in paths]
-        for (k, end), logits in zip(asked, classifier.logits(texts, self.max_tokens), strict=True):
-            found[k][end - 1] = graded(logits, self.head)
+        for path in paths:
+            path.info.pop(CUT, None)
+        for (k, end), read in zip(asked, classifier.logits(texts, self.max_tokens), strict=True):
+            found[k][end - 1] = graded(read.logits, self.head)
+            if read.cut:
+                paths[k].info[CUT] = int(paths[k].info.get(CUT, 0)) + 1
         return found
 
 
@@ -88,6 +93,13 @@ def _beginning(path: Trajectory, turns: int) -> list[dict[str, str]]:
     return [{"role": m.role, "content": m.content} for m in rows]
 
 
+class _Read(NamedTuple):
+    """A head's outputs for a text, and whether its beginning was cut off."""
+
+    logits: list[float]
+    cut: bool
+
+
 class _Classifier:
     """A checkpoint with a classification head, for any number of threads."""
 
@@ -97,26 +109,29 @@ class _Classifier:
         self.tokenizer, self.network = load_classifier(path, device)
         self.lock = threading.Lock()
 
-    def logits(self, texts: Sequence[list[dict[str, str]]], limit: int | None) -> list[list[float]]:
+    def logits(self, texts: Sequence[list[dict[str, str]]], limit: int | None) -> list[_Read]:
         """The head's outputs for each conversation."""
         with self.lock:
-            ids = [self._ids(text, limit) for text in texts]
+            whole = [self._ids(text) for text in texts]
+            ids = [row[-self._bound(limit, len(row)) :] for row in whole]
             order = sorted(range(len(ids)), key=lambda k: len(ids[k]))
             found: list[list[float]] = [[] for _ in ids]
             for batch in self._batches(order, ids):
                 for k, row in zip(batch, self._pass([ids[k] for k in batch]), strict=True):
                     found[k] = row
-            return found
+            return [_Read(x, len(a) > len(b)) for x, a, b in zip(found, whole, ids, strict=True)]
 
-    def _ids(self, rows: list[dict[str, str]], limit: int | None) -> list[int]:
+    def _bound(self, limit: int | None, size: int) -> int:
+        context = getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
+        return min((n for n in (limit, context) if n), default=size)
+
+    def _ids(self, rows: list[dict[str, str]]) -> list[int]:
         if getattr(self.tokenizer, "chat_template", None):
             text = self.tokenizer.apply_chat_template(rows, tokenize=False)
         else:
             text = "".join(f"[{row['role']}]: {row['content']}\n" for row in rows)
-        ids = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
-        context = getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
-        bound = min((n for n in (limit, context) if n), default=len(ids))
-        return ids[-bound:]  # type: ignore[no-any-return]
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
+        return ids
 
     def _batches(self, order: Sequence[int], ids: Sequence[Sequence[int]]) -> list[list[int]]:
         """Neighbours in length; without a padding token each is alone."""

@@ -15,11 +15,14 @@ def threads_for(network: Any) -> int | None:
     return 1 if network.device.type == "cpu" and network.num_parameters() < SMALL else None
 
 
-def workers_for(network: Any) -> int:
-    """Passes of a network to run side by side: one for each CPU thread where each is best run on one."""
-    import torch
-
-    return 1 if threads_for(network) is None else torch.get_num_threads()
+def share_threads(network: Any, passes: int, threads: int) -> tuple[int, int | None]:
+    """How many of a network's passes, which don't wait for each other, to run side by side, and on how many
+    of the CPU threads each; None is its own choice. A thread a pass brings more than threads that share one.
+    """
+    if network.device.type != "cpu":
+        return 1, None
+    workers = max(1, min(threads, passes))
+    return workers, threads_for(network) or threads // workers
 
 
 def limit_threads(count: int) -> None:

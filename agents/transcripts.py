@@ -39,6 +39,9 @@ def conversation(path: Trajectory) -> Conversation:
     return Conversation(tuple(rows), tuple(range(1, len(rows), 2)))
 
 
+_tokenising = threading.Lock()  # a fast tokenizer refuses to be used by two threads at once
+
+
 class Scribe:
     """Writes with one tokenizer. `vocabulary` is the number of ids that the network knows."""
 
@@ -50,11 +53,10 @@ class Scribe:
         if form == "chat" and not has_template:
             raise ModelError("the tokenizer has no chat template: take the plain form")
         self.chat = Chat(tokenizer, vocabulary) if has_template else None
-        self._lock = threading.Lock()  # a fast tokenizer refuses to be used by two threads at once
 
     def pairs(self, path: Trajectory | Conversation) -> list[Pair]:
         """(prompt ids, action ids) of each turn. Raises ModelError, LogError."""
-        with self._lock:
+        with _tokenising:
             if isinstance(path, Conversation):
                 return self.written(path)
             if self.form == "log" or (self.form == "auto" and self._has_ids(path)):

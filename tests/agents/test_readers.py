@@ -81,7 +81,7 @@ def test_measures_are_those_of_a_plain_loop(make_checkpoint, kind) -> None:
     pairs = sequences(np.random.default_rng(0), 350)
     measurer = reader._worker._decoder.measurer
     assert (measurer.price is not None) == (kind == "llama")
-    measurer.workers = 3
+    measurer.threads = 3
     for price in (measurer.price, measurer.price and Price(0, 0)):  # where it pays; wherever it can be
         measurer.price = price
         for row, pair in zip(reader.measure(pairs, tuple(MEASURES)), pairs, strict=True):

@@ -58,7 +58,13 @@ def test_classifiers_read_each_turns_beginning(make_checkpoint, tmp_path, labels
     with torch.inference_mode():
         logits = network(torch.tensor([tokenizer.encode(text)])).logits[0].tolist()
     assert found[0][1] == pytest.approx(graded(logits), abs=1e-4)
+    size = len(tokenizer.encode(text))
+    cut = RewardModel(model=str(tmp_path), by_turn=True, device="cpu", max_tokens=size).turns(PATHS)
+    assert cut[0][1] == pytest.approx(found[0][1], abs=1e-5) and cut[0][2] != found[0][2]
+    assert PATHS[0].info["turns_cut_from_the_left"] == 1
+    assert "turns_cut_from_the_left" not in PATHS[1].info
     alone = RewardModel(model=str(tmp_path), device="cpu").turns(PATHS)
+    assert "turns_cut_from_the_left" not in PATHS[0].info
     assert alone[0][2] == pytest.approx(found[0][2], abs=1e-5) and math.isnan(alone[0][0])
     scores = scorer.score(PATHS, RNG())
     assert scores == pytest.approx([found[0][2], found[1][0]], abs=1e-5)

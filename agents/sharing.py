@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from turnbench.agents import make_model, shipped_path
 
 Shared = TypeVar("Shared")
-FOLDERS = ("path", "merge", "model")  # options that may name a folder
+FOLDERS = ("path", "merge", "model", "policy", "reference", "scorer")  # options that may name one
 _shared: dict[str, Any] = {}
 _making = threading.RLock()
 

@@ -28,6 +28,7 @@ from turnbench.agents.readers import (
     scribe_of,
 )
 from turnbench.agents.scorers import make_scorer
+from turnbench.agents.sharing import FOLDERS
 from turnbench.agents.spans import Pair
 from turnbench.agents.transcripts import Form, Scribe, check_same_vocabulary
 from turnbench.agents.turn_scores import Rated, TurnScorer, ask_apart, check_numbers
@@ -39,7 +40,6 @@ from turnbench.leaderboards.provenance import folder_digest
 from turnbench.leaderboards.suite import digest_of
 
 CHUNK = 64  # paths read, and written down, at once
-FOLDERS = ("path", "merge", "model", "policy", "reference", "scorer")  # options that may name one
 WHOLE = ("entropy", "certainty", "top")
 Told = Callable[[str, int, int], None]
 

@@ -302,9 +302,10 @@ def context_of(path: str) -> int | None:
     """The longest sequence that a checkpoint's settings allow, without loading it. Raises ModelError."""
     folder = _folder(path)
     try:
-        from transformers import AutoConfig
+        with LOADING:
+            from transformers import AutoConfig
 
-        config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+            config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
         return getattr(config, "max_position_embeddings", None)
     except Exception as error:
         raise ModelError(f"{str(folder)!r} can't be loaded: {error}") from error
@@ -319,23 +320,21 @@ def _load(path: str, device: str, dtype: str, kind: str) -> tuple[Any, Any]:
     folder = _folder(path)
     if dtype not in DTYPES:
         raise ModelError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
+    with LOADING:
+        return _read(folder, device, dtype, kind)
+
+
+def _read(folder: Path, device: str, dtype: str, kind: str) -> tuple[Any, Any]:
     try:
         import torch
-        import transformers  # noqa: F401
+        import transformers
+        from transformers.utils import logging
     except ImportError as error:
         raise ModelError("local models need more packages: pip install 'turnbench[local]'") from error
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if dtype == "auto" and device == "cpu":
         dtype = "float32"
-    with LOADING:
-        return _read(folder, device, dtype, kind)
-
-
-def _read(folder: Path, device: str, dtype: str, kind: str) -> tuple[Any, Any]:
-    import transformers
-    from transformers.utils import logging
-
     bars = logging.is_progress_bar_enabled()
     # The progress to be shown is the run's, not that of reading a file.
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -22,6 +22,7 @@ from turnbench.agents.retry import pause, retry_after
 from turnbench.agents.servers import server_address, server_key
 from turnbench.agents.sharing import shared
 from turnbench.agents.spans import Host, Pair, check_ids, fit, hosts_of
+from turnbench.agents.threads import LOADING
 from turnbench.agents.transcripts import Conversation, Form, Scribe
 from turnbench.envs.errors import ConfigError, LogError, ModelError, Unanswered, UnknownName, Unscored
 from turnbench.envs.record import Trajectory
@@ -248,9 +249,10 @@ def load_tokenizer(path: str) -> Any:
     if not folder.is_dir():
         raise ModelError(f"no tokenizer folder {str(folder)!r}")
     try:
-        from transformers import AutoTokenizer
+        with LOADING:
+            from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except ImportError as error:
         raise ModelError("tokenizers need more packages: pip install 'turnbench[local]'") from error
     except Exception as error:
@@ -296,12 +298,12 @@ def _least(*contexts: int | None) -> int | None:
 
 def _context(spec: Spec) -> int | None:
     options = {"path": spec} if isinstance(spec, str) else spec
-    if options.get("backend", "hf") == "hf":
-        from turnbench.agents.hf import context_of
+    if options.get("backend", "hf") != "hf":
+        return shared_reader(spec).context  # which holds no weights
+    from turnbench.agents.hf import context_of
 
-        return context_of(str(options.get("path", "")))
-    with reading(spec) as reader:
-        return reader.context
+    path = str(options.get("path", ""))
+    return shared("context", {"path": path}, lambda: context_of(path))
 
 
 def _merged(options: dict[str, Any], towards: str, alpha: float) -> Reader:

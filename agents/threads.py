@@ -6,7 +6,7 @@ from typing import Any
 SMALL = 50_000_000
 """Parameters below which a second CPU thread for the same operation costs more than it brings."""
 LOADING = threading.Lock()
-"""Held while a checkpoint is loaded: transformers can't load two at once, their weights would stay empty."""
+"""Held while transformers imports and loads: it can't do either for two threads at once."""
 _setting = threading.Lock()
 
 

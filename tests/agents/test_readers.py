@@ -1,6 +1,8 @@
 """Readers of given tokens: right against a plain loop, whatever is shared, cut, merged or asked of a server."""
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -365,3 +367,27 @@ def test_wrong_choices_are_refused(checkpoint, reader) -> None:
     with pytest.raises(ModelError, match="no checkpoint folder"):
         open_reader("nowhere")
     assert conversation(type("P", (), {"turns": ()})()) == ((), ())
+
+
+SIDE_BY_SIDE = """
+from concurrent.futures import ThreadPoolExecutor
+from turnbench.agents.readers import least_context, load_tokenizer, reading
+
+def ask(k):
+    if k % 3 == 0:
+        return len(load_tokenizer("turnbench/tiny"))
+    if k % 3 == 1:
+        return least_context("turnbench/tiny")
+    with reading("turnbench/tiny") as reader:
+        return reader.context
+
+with ThreadPoolExecutor(8) as pool:
+    print(*sorted(set(pool.map(ask, range(12)))))
+"""
+
+
+def test_a_process_may_begin_with_readers_in_many_threads() -> None:
+    """Not even transformers' first import is safe in two of them."""
+    command = [sys.executable, "-c", SIDE_BY_SIDE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["2048", "2666"], done.stderr

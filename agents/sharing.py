@@ -37,7 +37,7 @@ def shared_model(spec: Mapping[str, Any]) -> Any:
 def _plain(spec: Any) -> Any:
     """A specification whose folders are told by where they are and when they were written."""
     if isinstance(spec, Mapping):
-        return {k: _folder(v) if k in FOLDERS else _plain(v) for k, v in spec.items()}
+        return {k: _folder(v) if k in FOLDERS else v for k, v in spec.items()}
     return _folder(spec)
 
 

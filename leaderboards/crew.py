@@ -20,7 +20,7 @@ from turnbench.agents import agent_class, make_model
 from turnbench.agents.core import Population, failed
 from turnbench.agents.model import Budget, Metered, Model
 from turnbench.envs.core import Counts, TextEnv, mix
-from turnbench.envs.errors import ConfigError, EpisodeOver, ModelError, TurnbenchError, Unanswered
+from turnbench.envs.errors import ConfigError, EpisodeOver, ModelError, TurnbenchError, Unscored
 from turnbench.envs.record import Failure, Outcome, Task, Usage
 from turnbench.leaderboards.log import Key, episode_line
 from turnbench.leaderboards.suite import Suite, make_env
@@ -193,7 +193,7 @@ class Crew:
             population = agent.solve(env, task, rng)
             attempt.privileges = tuple(getattr(agent, "privileges", ()))
             return _checked(population, task)
-        except Unanswered as error:
+        except Unscored as error:
             return failed(task, Failure(Outcome.INFRA_ERROR, str(error)))
         except (ConfigError, ModelError, MemoryError):
             raise

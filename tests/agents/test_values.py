@@ -157,6 +157,21 @@ def test_the_population_tells_how_many_values_were_missing() -> None:
     assert found.fallbacks == 1  # three particles in one state
 
 
+def test_a_shared_model_outlives_what_it_writes_and_not_its_checkpoint(tmp_path, monkeypatch) -> None:
+    from turnbench.agents import sharing
+
+    monkeypatch.setattr(sharing, "_shared", {})
+    monkeypatch.setattr(sharing, "make_model", lambda spec: object())
+    for name in ("cache", "model"):
+        (tmp_path / name).mkdir()
+    spec = {"backend": "hf", "path": str(tmp_path / "model"), "cache": str(tmp_path / "cache")}
+    first = sharing.shared_model(spec)
+    (tmp_path / "cache" / "answers").write_text("one", encoding="utf-8")
+    assert sharing.shared_model(dict(spec)) is first
+    (tmp_path / "model" / "config.json").write_text("{}", encoding="utf-8")
+    assert sharing.shared_model(spec) is not first
+
+
 def test_another_model_has_its_own_bill(monkeypatch: pytest.MonkeyPatch) -> None:
     import turnbench.agents.values as values
 

@@ -13,7 +13,7 @@ from turnbench.agents.core import Population
 from turnbench.agents.model import Completion, Sampling
 from turnbench.agents.react import ReAct
 from turnbench.envs.core import Step, TextEnv
-from turnbench.envs.errors import ConfigError, ModelError, Unanswered, UnknownName
+from turnbench.envs.errors import ConfigError, ModelError, Unanswered, UnknownName, Unscored
 from turnbench.envs.record import Failure, Outcome, Trajectory, Turn, Usage
 
 GOOD = [f"good{k}" for k in range(400)]
@@ -21,7 +21,7 @@ BAD = [
     *("env-reset", "env-step", "env-hang", "env-nan"),
     *("model-infra", "model-raises", "model-fatal", "model-hang", "model-surrogate"),
     *("agent-raises", "agent-none", "agent-exit", "agent-config", "agent-nan", "agent-hang"),
-    *("agent-other", "agent-steps-on", "agent-unanswered"),
+    *("agent-other", "agent-steps-on", "agent-unanswered", "agent-unscored"),
 ]
 
 
@@ -151,6 +151,8 @@ class Odd:
                 raise ConfigError("planted: wrong option")
             case "agent-unanswered":
                 raise Unanswered("planted: the judge is busy")
+            case "agent-unscored":
+                raise Unscored("planted: no attempt can be scored")
             case "agent-hang":
                 time.sleep(3600)
             case "agent-nan":

@@ -45,6 +45,7 @@ def play(suite: Any, folder: Path, tasks: list[str], **changes: Any) -> dict[str
         ("agent-other", Outcome.AGENT_ERROR, "another task"),
         ("agent-steps-on", Outcome.AGENT_ERROR, "EpisodeOver"),
         ("agent-unanswered", Outcome.INFRA_ERROR, "the judge is busy"),
+        ("agent-unscored", Outcome.INFRA_ERROR, "no attempt can be scored"),
     ],
 )
 def test_a_planted_fault_has_its_outcome(

@@ -31,7 +31,8 @@ class RewardModel(TurnScorer):
 
     `head`: "scalar" (one output), "binary" (two), "ordinal" (any number), or "auto" by their number.
     `by_turn`: whether every turn gets a number, or the last one alone. `max_tokens` bounds the text,
-    which is cut from the left; a path's info tells how many of its turns were read so. A path's score is its last turn's number.
+    which is cut from the left; a path's info tells how many of its turns were read so. A path's score is
+    its last turn's number.
     """
 
     name, turn = "reward model", "last"

@@ -13,6 +13,7 @@ from turnbench.envs.record import Trajectory
 Numbers = Sequence[float]
 Rated = tuple[list[float], float]
 """Of a path: a number a turn, and its score."""
+Asked = TypeVar("Asked")
 Told = TypeVar("Told")
 TURN_SCORES = "turn_scores"  # the key of a path's info under which pages find numbers by turn
 NOT_SCORED = "not_scored"  # and that of the cause where there are none
@@ -125,9 +126,9 @@ class TurnScorer(ABC):
 
 
 def ask_apart(
-    ask: Callable[[Sequence[Trajectory]], Sequence[Told]], paths: Sequence[Trajectory]
+    ask: Callable[[Sequence[Asked]], Sequence[Told]], paths: Sequence[Asked]
 ) -> list[Told | Unscored]:
-    """What a scorer's method says of paths, or why it can't say anything of one.
+    """What a scorer or a reader says of paths, or why it can't say anything of one.
 
     All are asked about at once, and each alone where that fails, so that a path which can't be scored costs
     no other its score. Raises Unanswered, and what concerns all paths.
@@ -140,9 +141,7 @@ def ask_apart(
         return [_ask_alone(ask, path) for path in paths]
 
 
-def _ask_alone(
-    ask: Callable[[Sequence[Trajectory]], Sequence[Told]], path: Trajectory
-) -> Told | Unscored:
+def _ask_alone(ask: Callable[[Sequence[Asked]], Sequence[Told]], path: Asked) -> Told | Unscored:
     try:
         return ask([path])[0]
     except Unanswered:

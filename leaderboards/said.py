@@ -200,26 +200,12 @@ def _say_some(
             texts[case.id] = fitted(reader, scribe, case.text, context)
         except Unscored as error:
             said.failed[case.id] = str(error)
-    for case_id, found in _read_apart(reader, texts, names).items():
+    told = ask_apart(lambda some: read_fitted(reader, some, names), [*texts.values()]) if texts else []
+    for case_id, found in zip(texts, told, strict=True):
         if isinstance(found, Unscored):
             said.failed[case_id] = str(found)
         else:
             _take_measured(case_id, found.rounded(), ["logprob", *names], reader.name, said)
-
-
-def _read_apart(
-    reader: Reader, texts: Mapping[str, tuple[list[Pair], int]], names: Sequence[str]
-) -> dict[str, Measured | Unscored]:
-    """All at once, and each alone where a server refuses one."""
-    try:
-        found = read_fitted(reader, list(texts.values()), names) if texts else []
-        return dict(zip(texts, found, strict=True))
-    except Unanswered:
-        raise
-    except Unscored as error:
-        if len(texts) == 1:
-            return dict.fromkeys(texts, error)
-    return {k: v for name in texts for k, v in _read_apart(reader, {name: texts[name]}, names).items()}
 
 
 def _take_measured(case: str, found: Measured, names: Sequence[str], reader: str, said: Said) -> None:

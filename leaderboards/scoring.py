@@ -2,14 +2,11 @@
 
 import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from turnbench.leaderboards import scoring_parts as parts
-
-if TYPE_CHECKING:
-    pass
 
 WAYS = "bottom10, last, max, mean, min, position or sum"
 Source = Annotated[
@@ -90,9 +87,11 @@ def score(
     """
     from turnbench.leaderboards import scored
     from turnbench.leaderboards.said import WHOLE, Measures
+    from turnbench.leaderboards.shown import refuse_other_run
 
     how = parts.aggregation(token, turn, order)
-    parts.check_out(source, out)
+    if out is not None:  # before anything is computed
+        refuse_other_run(source, out)
     cases, skipped = parts.cases_of(source)
     spec = parts.policy_spec(policy, server, tokenizer)
     other = None if reference is None else parts.reference_spec(reference, policy, alpha)

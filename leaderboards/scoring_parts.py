@@ -158,14 +158,6 @@ def tell(name: str, done: int, total: int) -> None:
     console(stderr=True).print(f"{name}: {done} of {total} paths read", markup=False, soft_wrap=True)
 
 
-def check_out(source: Path, out: Path | None) -> None:
-    """Refuse a folder for results that holds another run, before anything is computed. Raises ConfigError."""
-    from turnbench.leaderboards.shown import refuse_other_run
-
-    if out is not None:
-        refuse_other_run(source, out)
-
-
 def write_results(
     source: Path,
     out: Path,

@@ -158,6 +158,11 @@ def test_a_grid_of_nothing_is_no_grid() -> None:
     for cases in (pool(tasks=1), [c._replace(success=None) for c in pool()]):
         told = choices.aggregation_grid(*choices.halves(cases), said.played(cases), nothing(cases))
         assert told["null"] == {"auroc": None, "best_of_n": None} or told["null"]["best_of_n"]
+        assert told["auroc"]["chosen"] is None and told["auroc"]["here"] is None
+    cases = pool()
+    told = choices.aggregation_grid(cases, [], said.played(cases), nothing(cases))
+    assert told["null"] == {"auroc": None, "best_of_n": None}
+    assert told["auroc"]["chosen"] is not None and told["auroc"]["here"] is None
 
 
 def test_what_needs_no_model_is_scored_without_one() -> None:

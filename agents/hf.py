@@ -92,9 +92,8 @@ class HfModel:
             raise ModelError(f"max_batch is {max_batch} and cache_bytes {cache_bytes}: too small")
         self.name, self.sampling = name, sampling
         self.tokenizer, self.network = tokenizer, network
-        config = network.config.get_text_config()
-        self.context_length: int | None = getattr(config, "max_position_embeddings", None)
-        self.chat = Chat(tokenizer, config.vocab_size, ends_of(network))
+        self.context_length = context_of(network.config)
+        self.chat = Chat(tokenizer, network.config.get_text_config().vocab_size, ends_of(network))
         decoder = Decoder(
             network, self.chat.ends, self.chat.stopped, max_rows=max_batch, cache_bytes=cache_bytes
         )
@@ -298,15 +297,20 @@ def load_checkpoint(path: str, device: str = "auto", dtype: str = "auto") -> tup
     return _load(path, device, dtype, "AutoModelForCausalLM")
 
 
-def context_of(path: str) -> int | None:
+def context_of(config: Any) -> int | None:
+    """The longest sequence that a network's configuration allows, if it tells."""
+    found: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return found
+
+
+def read_context(path: str) -> int | None:
     """The longest sequence that a checkpoint's settings allow, without loading it. Raises ModelError."""
     folder = _folder(path)
     try:
         with LOADING:
             from transformers import AutoConfig
 
-            config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
-        return getattr(config, "max_position_embeddings", None)
+            return context_of(AutoConfig.from_pretrained(folder, local_files_only=True))
     except Exception as error:
         raise ModelError(f"{str(folder)!r} can't be loaded: {error}") from error
 

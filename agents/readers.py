@@ -87,13 +87,12 @@ class LocalReader:
 
     def _use(self, tokenizer: Any, network: Any, name: str) -> None:
         from turnbench.agents.decode import Decoder
-        from turnbench.agents.hf import Worker
+        from turnbench.agents.hf import Worker, context_of
         from turnbench.agents.threads import threads_for
 
         self.name, self.tokenizer = name, tokenizer
-        config = network.config.get_text_config()
-        self.context: int | None = getattr(config, "max_position_embeddings", None)
-        self.vocabulary = int(config.vocab_size)
+        self.context = context_of(network.config)
+        self.vocabulary = int(network.config.get_text_config().vocab_size)
         decoder = Decoder(network, frozenset(), lambda ids, stop: False, max_rows=1, cache_bytes=0)
         self._worker = Worker(decoder, threads_for(network))
 
@@ -300,10 +299,10 @@ def _context(spec: Spec) -> int | None:
     options = {"path": spec} if isinstance(spec, str) else spec
     if options.get("backend", "hf") != "hf":
         return shared_reader(spec).context  # which holds no weights
-    from turnbench.agents.hf import context_of
+    from turnbench.agents.hf import read_context
 
     path = str(options.get("path", ""))
-    return shared("context", {"path": path}, lambda: context_of(path))
+    return shared("context", {"path": path}, lambda: read_context(path))
 
 
 def _merged(options: dict[str, Any], towards: str, alpha: float) -> Reader:

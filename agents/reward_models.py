@@ -61,7 +61,7 @@ class RewardModel(TurnScorer):
             for end in range(1, len(path.turns) + 1)
             if self.by_turn or end == len(path.turns)
         ]
-        texts = [_beginning(paths[k], end) for k, end in asked]
+        texts = [beginning(paths[k], end) for k, end in asked]
         found = [[math.nan] * len(path.turns) for path in paths]
         for path in paths:
             path.info.pop(CUT, None)
@@ -88,10 +88,31 @@ def graded(logits: Sequence[float], head: str = "auto") -> float:
     return 1 + math.fsum(1 / (1 + math.exp(-max(-700.0, logit))) for logit in logits)
 
 
-def _beginning(path: Trajectory, turns: int) -> list[dict[str, str]]:
-    """The conversation up to and with a turn's action."""
+def beginning(path: Trajectory, turns: int) -> list[dict[str, str]]:
+    """The conversation up to and with a turn's action, as a reward model reads it."""
     rows = conversation(path).messages[: 2 * turns]
     return [{"role": m.role, "content": m.content} for m in rows]
+
+
+def classifier_ids(tokenizer: Any, rows: list[dict[str, str]]) -> list[int]:
+    """A conversation's token ids: by the chat template where there is one, else as plain lines."""
+    if getattr(tokenizer, "chat_template", None):
+        text = tokenizer.apply_chat_template(rows, tokenize=False)
+    else:
+        text = "".join(f"[{row['role']}]: {row['content']}\n" for row in rows)
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False, verbose=False)
+    return ids
+
+
+def classify(network: Any, rows: Sequence[Sequence[int]]) -> Any:
+    """A classifier's outputs for token ids, as a tensor of shape (rows, outputs)."""
+    import torch
+
+    width, pad = max(map(len, rows)), network.config.pad_token_id or 0
+    ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+    made = network(input_ids=ids.to(network.device), attention_mask=mask.to(network.device))
+    return made.logits.float()
 
 
 class _Read(NamedTuple):
@@ -105,15 +126,16 @@ class _Classifier:
     """A checkpoint with a classification head, for any number of threads."""
 
     def __init__(self, path: str, device: str) -> None:
-        from turnbench.agents.hf import load_classifier
+        from turnbench.agents.hf import context_of, load_classifier
 
         self.tokenizer, self.network = load_classifier(path, device)
+        self.context = context_of(self.network.config)
         self.lock = threading.Lock()
 
     def logits(self, texts: Sequence[list[dict[str, str]]], limit: int | None) -> list[_Read]:
         """The head's outputs for each conversation."""
         with self.lock:
-            whole = [self._ids(text) for text in texts]
+            whole = [classifier_ids(self.tokenizer, text) for text in texts]
             ids = [row[-self._bound(limit, len(row)) :] for row in whole]
             order = sorted(range(len(ids)), key=lambda k: len(ids[k]))
             found: list[list[float]] = [[] for _ in ids]
@@ -123,16 +145,7 @@ class _Classifier:
             return [_Read(x, len(a) > len(b)) for x, a, b in zip(found, whole, ids, strict=True)]
 
     def _bound(self, limit: int | None, size: int) -> int:
-        context = getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
-        return min((n for n in (limit, context) if n), default=size)
-
-    def _ids(self, rows: list[dict[str, str]]) -> list[int]:
-        if getattr(self.tokenizer, "chat_template", None):
-            text = self.tokenizer.apply_chat_template(rows, tokenize=False)
-        else:
-            text = "".join(f"[{row['role']}]: {row['content']}\n" for row in rows)
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
-        return ids
+        return min((n for n in (limit, self.context) if n), default=size)
 
     def _batches(self, order: Sequence[int], ids: Sequence[Sequence[int]]) -> list[list[int]]:
         """Neighbours in length; without a padding token each is alone."""
@@ -147,13 +160,8 @@ class _Classifier:
     def _pass(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         import torch
 
-        width, pad = max(map(len, rows)), self.network.config.pad_token_id or 0
-        ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows])
-        mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
-        device = self.network.device
         with torch.inference_mode():
-            made = self.network(input_ids=ids.to(device), attention_mask=mask.to(device))
-        return made.logits.float().tolist()  # type: ignore[no-any-return]
+            return classify(self.network, rows).tolist()  # type: ignore[no-any-return]
 
 
 # --- a critic in words ----------------------------------------------------------------------------
@@ -218,7 +226,7 @@ class ProcessRewardModel(InWords):
     def turns(self, paths: Sequence[Trajectory]) -> list[list[float]]:
         """P(correct) / (P(correct) + P(incorrect)) at each turn's verdict. Raises ModelError, Unanswered."""
         model = shared_model({"backend": "hf", "path": self.model, "device": self.device})
-        texts = [f"{CRITIQUE}\n\n{steps_text(path)}" for path in paths]
+        texts = [critique_prompt(path) for path in paths]
         answers = self.answers(model, texts, self.sampling)
         return [
             self._verdicts(model, answer, len(path.turns)) if isinstance(answer, Completion) else []
@@ -233,6 +241,11 @@ class ProcessRewardModel(InWords):
         else:  # a verdict's brace shares a token with what follows: its word is what there is
             numbers = [float(word) for word in words]
         return [*numbers, *[math.nan] * turns][:turns]
+
+
+def critique_prompt(path: Trajectory) -> str:
+    """What a critic is asked about a path."""
+    return f"{CRITIQUE}\n\n{steps_text(path)}"
 
 
 def steps_text(path: Trajectory) -> str:

@@ -19,6 +19,7 @@ ALGORITHMS: dict[str, str] = {
     "gspo": "turnbench.algorithms.grpo:train_gspo",
     "mpo": "turnbench.algorithms.mpo:train",
     "ppo": "turnbench.algorithms.ppo:train",
+    "reward_model": "turnbench.algorithms.reward_model:train",
     "sao": "turnbench.algorithms.ppo:train_sao",
     "sft": "turnbench.algorithms.sft:train",
     "turn_ppo": "turnbench.algorithms.ppo:train_turn_ppo",

@@ -15,7 +15,7 @@ import httpx2
 from pydantic import BaseModel, ConfigDict, Field
 
 from turnbench.agents.chat import Chat
-from turnbench.agents.hf import ends_of
+from turnbench.agents.hf import context_of, ends_of
 from turnbench.agents.model import Answer, Completion, Prompt, Sampling
 from turnbench.envs.errors import ModelError
 from turnbench.envs.record import Failure, Outcome, Usage
@@ -42,11 +42,10 @@ class ServedModel:
     def __init__(
         self, server: Server, network: Any, tokenizer: Any, sampling: Sampling, save: Callable[[], None]
     ) -> None:
-        config = network.config.get_text_config()
         self.server, self.sampling, self.save = server, sampling, save
         self.name = server.name or str(server.folder)
-        self.context_length: int | None = getattr(config, "max_position_embeddings", None)
-        self.chat = Chat(tokenizer, config.vocab_size, ends_of(network))
+        self.context_length = context_of(network.config)
+        self.chat = Chat(tokenizer, network.config.get_text_config().vocab_size, ends_of(network))
         limits = httpx2.Limits(max_connections=server.max_in_flight)
         self._client = httpx2.Client(base_url=server.url, timeout=server.timeout, limits=limits)
         self._pool = ThreadPoolExecutor(server.max_in_flight)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from turnbench.agents import shipped_path
 from turnbench.algorithms import checkpoint
 from turnbench.algorithms.demos import Examples, Source
 from turnbench.algorithms.evaluation import Evaluation, evaluate
@@ -37,7 +38,9 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     algorithm: Literal["sft"] = Field("sft", description="Name of the trainer.")
-    checkpoint: Path | None = Field(None, description="Model folder to start from.")
+    checkpoint: Path | None = Field(
+        None, description="Model folder to start from, or a shipped model's name."
+    )
     model: NewModel | None = Field(None, description="Model to train from scratch instead.")
     data: tuple[Source, ...] = Field(description="What to learn from, as a mixture.")
     evaluation: Evaluation | None = Field(None, description="What to measure on the way.")
@@ -177,10 +180,9 @@ class _Run:
 
 def _start(settings: Config, found: Path | None) -> tuple[Any, Any]:
     """(model in float32, tokenizer): resumed, loaded or new."""
-    folder = found or settings.checkpoint
-    if folder is None:
-        assert settings.model is not None
+    if found is None and settings.model is not None:
         return new_model(settings.model, settings.seed)
+    folder = found or shipped_path(str(settings.checkpoint))
     if not (folder / "config.json").is_file():
         raise ConfigError(f"checkpoint {folder} is not a model folder: it has no config.json")
     try:

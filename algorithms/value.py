@@ -22,49 +22,32 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from turnbench import envs
 from turnbench.agents import shipped_path
+from turnbench.agents.hf import context_of
 from turnbench.agents.regression import Card, Reader, Regressor, load_backbone, save_value
-from turnbench.algorithms.progress import Progress, counted
+from turnbench.algorithms.progress import Progress
+from turnbench.algorithms.rollouts import Rollouts, populations_of, split_tasks
 from turnbench.algorithms.settings import checked, claim
 from turnbench.algorithms.value_data import (
-    FILE,
     Example,
     auroc,
     auroc_within,
     calibration,
-    collect,
     examples,
     pearson,
-    read_rollouts,
-    split_tasks,
-    tasks_of,
 )
 from turnbench.envs.errors import ConfigError
 
 Target = Literal["mean", "best_of_g", "exponential", "linex", "binary"]
 
 
-class Config(BaseModel):
+class Config(Rollouts):
     """Everything that decides what a run of value regression makes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     algorithm: Literal["value"] = Field("value", description="Name of the trainer.")
-    env: str = Field(description="Environment id.")
-    options: dict[str, Any] = Field({}, description="Arguments of the environment.")
-    split: str = Field("train", description="Split whose tasks are played.")
-    seeds: tuple[int, ...] = Field(
-        (0,), min_length=1, description="World seeds each task is played under."
-    )
-    tasks: int | None = Field(None, ge=2, description="Number of tasks, drawn at random; null for all.")
-    group: int = Field(8, ge=1, description="Rollouts of each task and seed.")
-    model: dict[str, Any] | None = Field(None, description="Model that plays, as a suite describes it.")
-    policy: dict[str, Any] = Field({}, description="ReAct's options: style, instructions, history.")
-    rollouts: Path | None = Field(None, description="Rollouts of another run to use instead of playing.")
     backbone: str = Field("turnbench/tiny", description="Checkpoint folder whose trunk is fitted.")
     lora_rank: int = Field(0, ge=0, description="Rank of LoRA adapters (peft); 0 fits all weights.")
     text: Literal["chat", "report"] = Field("chat", description="How a state is written.")
@@ -90,19 +73,12 @@ class Config(BaseModel):
     )
     weight_decay: float = Field(0.01, ge=0, description="Decay of weights.")
     clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
-    held_out: float = Field(0.2, gt=0, lt=1, description="Part of the tasks kept for early stopping.")
-    seed: int = Field(0, ge=0, description="Seed of the head, the order and the held-out tasks.")
 
     @model_validator(mode="after")
-    def _one_source(self) -> "Config":
-        if (self.model is None) == (self.rollouts is None):
-            raise ValueError("name either model (which plays) or rollouts (of another run)")
+    def _paid_at_the_end(self) -> "Config":
         if self.target == "binary" and self.predicts == "future":
             raise ValueError("the binary target is a return: set predicts to return")
         return self
-
-
-COLLECTED = {"env", "options", "split", "seeds", "tasks", "group", "model", "policy", "seed"}
 
 
 def train(config: Mapping[str, Any], out: Path) -> Path:
@@ -112,39 +88,14 @@ def train(config: Mapping[str, Any], out: Path) -> Path:
     anew. Raises ConfigError, ModelError, LogError.
     """
     settings = read_config(config)
-    claim(out, settings, free=Config.model_fields.keys() - COLLECTED)
+    claim(out, settings, free=Config.free())
     torch.manual_seed(settings.seed)
-    populations = _populations(settings, out)
-    return _Run(settings, out, populations).run()
+    return _Run(settings, out, populations_of(settings, out)).run()
 
 
 def read_config(config: Mapping[str, Any]) -> Config:
     """The checked config. Raises ConfigError that names each wrong field."""
     return checked(Config, config)
-
-
-def _populations(settings: Config, out: Path) -> list[Any]:
-    if settings.rollouts is not None:
-        found = read_rollouts(_file(settings.rollouts))
-        foreign = {p.best.task.env for p in found} - {settings.env}
-        if foreign or not found:
-            raise ConfigError(f"{settings.rollouts} holds rollouts of {sorted(foreign) or 'nothing'}")
-        return found
-    tasks = tasks_of(settings.env, settings.options, settings.split, settings.seeds)
-    if settings.tasks is not None and settings.tasks < len(tasks):
-        chosen = np.random.default_rng([settings.seed, 0]).permutation(len(tasks))[: settings.tasks]
-        tasks = [tasks[k] for k in sorted(chosen)]
-    env = envs.make(settings.env, **settings.options)
-    model = dict(settings.model or {})
-    played = collect(out / FILE, env, tasks, settings.group, model, settings.policy)
-    return list(counted(played, len(tasks), f"tasks played, {settings.group} rollouts each"))
-
-
-def _file(path: Path) -> Path:
-    file = path / FILE if path.is_dir() else path
-    if not file.is_file():
-        raise ConfigError(f"there are no rollouts in {path}")
-    return file
 
 
 # --- losses ---------------------------------------------------------------------------------------
@@ -169,9 +120,9 @@ class _Run:
     def __init__(self, settings: Config, out: Path, populations: Sequence[Any]) -> None:
         self.settings, self.out = settings, out
         self.tokenizer, trunk = load_backbone(shipped_path(settings.backbone))
-        limit = getattr(trunk.config.get_text_config(), "max_position_embeddings", None)
         self.network = Regressor(_adapted(trunk, settings), settings.pool)
-        known = [length for length in (settings.max_tokens, limit) if length is not None]
+        limits = (settings.max_tokens, context_of(trunk.config))
+        known = [length for length in limits if length is not None]
         longest = min(known, default=1024)
         self.reader = Reader(self.tokenizer, settings.text, settings.history, longest)
         returns = [p.ret for population in populations for p in population.trajectories if not p.missing]

@@ -1,94 +1,15 @@
-"""What a value function learns from: rollouts of a model, kept as Population lines, and targets."""
+"""What a value function learns from: states of rollouts and targets; and how good it is on others."""
 
-import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from turnbench import envs
-from turnbench.agents import make_model
-from turnbench.agents.core import Population, population_from_json, population_to_json
-from turnbench.agents.react import ReActPolicy
+from turnbench.agents.core import Population
 from turnbench.agents.regression import Reader, Row, State, nested
-from turnbench.agents.rollout import finish_all, play, start_many
-from turnbench.envs.core import TextEnv, mix
-from turnbench.envs.errors import ConfigError, LogError
 from turnbench.envs.record import Task, Trajectory
-
-FILE = "rollouts.jsonl"
-TOGETHER = 64  # rollouts that are played side by side, so that each turn is one batch
-
-
-def read_rollouts(path: Path) -> list[Population]:
-    """The populations of a file; a torn last line is left out. Raises LogError for another."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    found = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            found.append(population_from_json(json.loads(line)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise LogError(f"{path}:{number} is no population: {error}") from error
-    return found
-
-
-def collect(
-    path: Path, env: TextEnv, tasks: Sequence[Task], group: int, model: Any, policy: dict[str, Any]
-) -> Iterator[Population]:
-    """Play each task `group` times, a line a task; tasks that the file holds are not played again."""
-    found = read_rollouts(path)
-    _drop_torn_line(path)
-    yield from found
-    done = {population.best.task for population in found}
-    todo = [task for task in tasks if task not in done]
-    if not todo:
-        return
-    asked = make_model(model)
-    try:
-        size = max(1, TOGETHER // group)
-        with path.open("a", encoding="utf-8") as file:
-            for start in range(0, len(todo), size):
-                played = _play(env, todo[start : start + size], group, ReActPolicy(asked, **policy))
-                for population in played:
-                    file.write(json.dumps(population_to_json(population)) + "\n")
-                    file.flush()
-                    yield population
-    finally:
-        asked.close()
-
-
-def _play(env: TextEnv, tasks: Sequence[Task], group: int, policy: ReActPolicy) -> list[Population]:
-    """Many tasks at once, in step. The rollouts of a task depend on that task alone."""
-    groups = []
-    for task in tasks:
-        rng = np.random.default_rng(mix(task.seed, task.env, task.id, "value"))
-        groups.append(start_many(env.spawn(), task, rng, group))
-    play([rollout for rollouts in groups for rollout in rollouts], policy)
-    return [Population(finish_all(rollouts, env)) for rollouts in groups]
-
-
-def _drop_torn_line(path: Path) -> None:
-    if path.exists():
-        data = path.read_bytes()
-        if data and not data.endswith(b"\n"):
-            with path.open("r+b") as file:
-                file.truncate(data.rfind(b"\n") + 1)
-
-
-def tasks_of(env_id: str, options: dict[str, Any], split: str, seeds: Sequence[int]) -> list[Task]:
-    """All tasks of a split under all seeds. Raises ConfigError where there are none."""
-    env = envs.make(env_id, **options)
-    tasks = [Task(env_id, task, split, seed) for seed in seeds for task in env.tasks(split)]
-    env.close()
-    if not tasks:
-        raise ConfigError(f"split {split!r} of {env_id} has no tasks with {options}")
-    return tasks
-
 
 # --- targets --------------------------------------------------------------------------------------
 
@@ -140,16 +61,6 @@ def _of_path(
         made.append(Example(row, tuple(float(worth[k]) for k in span), tuple(span), path.task))
         turn += len(row.ends)
     return made
-
-
-def split_tasks(tasks: Iterable[Task], held_out: float, seed: int) -> set[str]:
-    """The ids of the tasks that are kept for early stopping: all seeds of a task go together."""
-    ids = sorted({task.id for task in tasks})
-    count = max(1, round(held_out * len(ids)))
-    if count >= len(ids):
-        raise ConfigError(f"{len(ids)} tasks are too few to hold {held_out:g} of them out")
-    chosen = np.random.default_rng([seed, 1]).permutation(len(ids))[:count]
-    return {ids[k] for k in chosen}
 
 
 # --- quality --------------------------------------------------------------------------------------

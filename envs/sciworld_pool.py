@@ -90,66 +90,74 @@ class Pool:
             while len(self._trees) > TREES:
                 self._trees.popitem(last=False)
 
-    def take(self, spec: Spec, target: Node | None) -> World:
-        """The idle world that has the shortest way to `target`, else one that can be loaded anew."""
+    def process(self, lane: Lane, target: Node | None) -> Jvm:
+        """The process to play in: that of the world which `take` would take among all, else one with room."""
         with self._lock:
             self._collect()
-            idle = self._idle.setdefault(spec.lane, [])
-            ways = [] if target is None else [(target.since(w.node), w) for w in idle if w.node]
-            fits = [(len(way), w) for way, w in ways if way is not None]
-            if fits:
-                world = min(fits, key=lambda fit: fit[0])[1]
-                idle.remove(world)
-                return world
-            return self._spent(idle) or self._new(spec.lane)
+            world = self._nearest(lane, target) or self._spent(lane)
+            if world is not None:
+                return world.jvm
+            jvms = self._jvms.setdefault(lane, [])
+            room = next((jvm for jvm in jvms if jvm.worlds < WORLDS_PER_JVM), None)
+            if room is None:
+                room = Jvm(lane)
+                jvms.append(room)
+            return room
 
-    def _spent(self, idle: list[World], jvm: Jvm | None = None, full: bool = False) -> World | None:
+    def take(self, jvm: Jvm, target: Node | None) -> World | None:
+        """The idle world of a process that has the shortest way to `target`, else one that can be loaded
+        anew; None where there is no room for one.
+
+        Only within `jvm.calls()`: a world taken sooner would wait there, where the others can't see it.
+        """
+        with self._lock:
+            world = self._nearest(jvm.lane, target, jvm)
+            if world is not None:
+                self._idle[jvm.lane].remove(world)
+                return world
+            return self._spare(jvm)
+
+    def _nearest(self, lane: Lane, target: Node | None, jvm: Jvm | None = None) -> World | None:
+        """The idle world (of a process) that has the shortest way to `target`, if any has one."""
+        if target is None:
+            return None
+        idle = [w for w in self._idle.get(lane, []) if w.node and jvm in (None, w.jvm)]
+        ways = [(target.since(w.node), w) for w in idle]
+        fits = [(len(way), w) for way, w in ways if way is not None]
+        return min(fits, key=lambda fit: fit[0])[1] if fits else None
+
+    def _spent(self, lane: Lane, jvm: Jvm | None = None, full: bool = False) -> World | None:
         """A world (of a process) to be used for something else; None where there is room for more."""
+        idle = self._idle.get(lane, [])
         spent = [w for w in idle if w.node is None or not w.node.awaited()]
         many = full or len(spent) >= IDLE_WORLDS
         fits = [w for w in spent if jvm in (None, w.jvm) and (many or w.node is None)]
         if not fits and len(idle) - len(spent) >= AWAITED_WORLDS:
             fits = [w for w in idle if jvm in (None, w.jvm)]
-        world = min(fits, key=lambda w: w.node is not None, default=None)
+        return min(fits, key=lambda w: w.node is not None, default=None)
+
+    def _spare(self, jvm: Jvm) -> World | None:
+        """A world of a process to be loaded anew or made a copy; None where there is no room for one."""
+        full = jvm.worlds >= WORLDS_PER_JVM
+        world = self._spent(jvm.lane, jvm, full)
         if world is not None:
-            idle.remove(world)
+            self._idle[jvm.lane].remove(world)
             world.node = None
+        elif not full:
+            jvm.worlds += 1
+            world = World(jvm)
         return world
-
-    def _new(self, lane: Lane) -> World:
-        jvms = self._jvms.setdefault(lane, [])
-        room = next((jvm for jvm in jvms if jvm.worlds < WORLDS_PER_JVM), None)
-        if room is None:
-            room = Jvm(lane)
-            jvms.append(room)
-        room.worlds += 1
-        return World(room)
-
-    def nearer(self, world: World, target: Node | None) -> World:
-        """Instead of a taken world, one that was left at `target` in its process meanwhile, if any."""
-        with self._lock:
-            idle = self._idle.get(world.jvm.lane, [])
-            here = [w for w in idle if w.node is target and w.jvm is world.jvm]
-            if target is None or world.node is target or not here:
-                return world
-            idle.remove(here[0])
-            idle.append(world)
-            return here[0]
 
     def leave_copy(self, world: World) -> None:
         """Before a world goes on: leave a copy of it where it stands, if somebody else stands there."""
         node, jvm = world.node, world.jvm
         with self._lock:
-            idle = self._idle.setdefault(jvm.lane, [])
+            idle = self._idle.get(jvm.lane, [])
             if node is None or not node.awaited() or any(w.node is node for w in idle):
                 return
-            full = jvm.worlds >= WORLDS_PER_JVM
-            spare = self._spent(idle, jvm, full)
-            if spare is None:
-                if full:
-                    return
-                jvm.worlds += 1
-                spare = World(jvm)
+            spare = self._spare(jvm)
+        if spare is None:
+            return
         spare.become(world)
         self.release(spare)
 
@@ -268,17 +276,19 @@ class Lease:
 
     def _try(self, spec: Spec, target: Node | None, work: Callable[[World], T]) -> T:
         self.release()
-        world = self.world = POOL.take(spec, target)
-        try:
-            with world.jvm.calls():
-                world = self.world = POOL.nearer(world, target)
-                world.enter()
-                POOL.leave_copy(world)
-                return work(world)
-        except JvmLost:
-            self.world = None
-            POOL.drop(world.jvm)
-            raise
+        while True:
+            jvm = POOL.process(spec.lane, target)
+            try:
+                with jvm.calls():
+                    world = self.world = POOL.take(jvm, target)
+                    if world is not None:  # else others have filled the process meanwhile
+                        world.enter()
+                        POOL.leave_copy(world)
+                        return work(world)
+            except JvmLost:
+                self.world = None
+                POOL.drop(jvm)
+                raise
 
 
 def _play(world: World, node: Node, action: str) -> tuple[Node, int]:

@@ -35,17 +35,9 @@ from turnbench.agents.scorers import make_scorer
 from turnbench.agents.values import CARD, make_value
 from turnbench.algorithms import trainer
 from turnbench.algorithms.progress import Progress
+from turnbench.algorithms.rollouts import FILE, collect, read_rollouts, split_tasks, tasks_of
 from turnbench.algorithms.value import loss_of, read_config
-from turnbench.algorithms.value_data import (
-    FILE,
-    auroc,
-    auroc_within,
-    calibration,
-    examples,
-    pearson,
-    read_rollouts,
-    split_tasks,
-)
+from turnbench.algorithms.value_data import auroc, auroc_within, calibration, examples, pearson
 from turnbench.envs import toy
 from turnbench.envs.errors import ConfigError, LogError, ModelError
 from turnbench.envs.record import Failure, Outcome, Task, Trajectory, Turn
@@ -502,8 +494,6 @@ def test_a_damaged_folder_is_refused(fitted: Path, tmp_path: Path) -> None:
 
 
 def test_rollouts_are_collected_once_and_resume_after_a_torn_line(llama: Path, tmp_path: Path) -> None:
-    from turnbench.algorithms.value_data import collect, tasks_of
-
     tasks = tasks_of(ENV, {}, "train", [0, 1])
     model = {"backend": "hf", "path": str(llama), "max_tokens": 3}
     whole = list(collect(tmp_path / "a", Toy(), tasks, 2, model, {}))

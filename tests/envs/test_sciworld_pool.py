@@ -154,13 +154,34 @@ def test_forks_that_each_do_something_new_load_and_replay_nothing(env, made, par
         twin.close()
 
 
-def test_forks_in_threads_load_nothing(env, made):
+@pytest.mark.parametrize("attempt", range(3))
+def test_forks_in_threads_load_nothing(env, made, attempt):
     for action in PATH:
         env.step(action)
     twins = [env.fork() for _ in range(6)]
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda k: twins[k].step(f"examine {k}"), range(6)))
     assert made == {"copied": 6} and env.counts.replayed == 0
+    for twin in twins:
+        twin.close()
+
+
+def test_no_world_waits_for_its_process_where_nobody_sees_it(env, made, monkeypatch):
+    """A fork that has chosen its process, and not begun, keeps nobody from the copy left for all."""
+    for action in PATH:
+        env.step(action)
+    chosen, choose = threading.Barrier(3), POOL.process
+
+    def chosen_slowly(*args):
+        jvm = choose(*args)
+        chosen.wait(60)  # all have chosen before anyone begins
+        return jvm
+
+    twins = [env.fork() for _ in range(3)]
+    monkeypatch.setattr(POOL, "process", chosen_slowly)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda k: twins[k].step(f"examine {k}"), range(3)))
+    assert made == {"copied": 3} and env.counts.replayed == 0
     for twin in twins:
         twin.close()
 
@@ -365,6 +386,7 @@ def test_a_hung_process_is_replaced(env):
     world = env._lease.world
     world.jvm.client.deadline = 0.5
     os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)  # a busy machine stops it late
     observation, *_, info = env.step("inventory")
     assert observation.startswith("In your inventory") and info["moves"] == 2
     assert not running(pid) and world.jvm.lost and env._lease.world is not world

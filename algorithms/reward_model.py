@@ -1,0 +1,283 @@
+"""Reward models: a sequence classifier learns from a model's rollouts how well a whole path did.
+
+The run folder's `model` becomes a `scorer: {scorer: reward_model, model: FOLDER}`. A path is read as that
+scorer reads it, and is worth its return, times `discount` for each turn after the first. The heads:
+
+    scalar   one output r, by Bradley and Terry: -log sigmoid(r_i - r_j) for paths of a task of which i is
+             worth more
+    binary   two outputs, by cross-entropy: whether the path's return is the highest there is
+    ordinal  `grades` - 1 outputs, by cross-entropy of each: whether the path's grade is above 1, 2, ...; the
+             score is 1 + sum sigmoid (WildReward). Grade 1 is the lowest worth of all; the others hold
+             equally many of the rest
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, logsigmoid
+from transformers import AutoModelForSequenceClassification
+
+from turnbench.agents import shipped_path
+from turnbench.agents.core import Population
+from turnbench.agents.hf import context_of
+from turnbench.agents.regression import load_backbone
+from turnbench.agents.reward_models import beginning, classifier_ids, classify, graded
+from turnbench.algorithms import checkpoint
+from turnbench.algorithms.learner import make_optimizers, schedule
+from turnbench.algorithms.progress import Progress
+from turnbench.algorithms.rollouts import Rollouts, populations_of, split_tasks
+from turnbench.algorithms.settings import checked, claim
+from turnbench.algorithms.value_data import auroc, pearson
+from turnbench.envs.errors import ConfigError
+
+CARD = "reward_model.json"
+Head = Literal["scalar", "binary", "ordinal"]
+
+
+class Config(Rollouts):
+    """Everything that decides what a run of reward-model training makes."""
+
+    algorithm: Literal["reward_model"] = Field("reward_model", description="Name of the trainer.")
+    backbone: str = Field("turnbench/tiny", description="Checkpoint folder whose trunk is fitted.")
+    head: Head = Field("scalar", description="What the outputs mean.")
+    grades: int = Field(5, ge=4, description="Grades of an ordinal head.")
+    discount: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="What a turn more costs: below 1, of two equal returns the shorter "
+        "path is worth more.",
+    )
+    epochs: int = Field(5, ge=1, description="Passes over the training tasks at most.")
+    patience: int = Field(2, ge=1, description="Epochs without a better ranking before it stops.")
+    batch: int = Field(2, ge=1, description="Tasks a step, with all their rollouts.")
+    lr: float = Field(3e-4, gt=0, description="Highest learning rate (AdamW).")
+    warmup: int = Field(10, ge=0, description="Steps over which the learning rate rises from 0.")
+    weight_decay: float = Field(0.01, ge=0, description="Decay of matrices.")
+    clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+
+
+def train(config: Mapping[str, Any], out: Path) -> Path:
+    """Collect rollouts, fit a classifier and write it to `out/model`, which is returned.
+
+    Rollouts collected by an interrupted run of the same config are used; the fit, of minutes, starts
+    anew. Raises ConfigError, ModelError, LogError.
+    """
+    settings = read_config(config)
+    claim(out, settings, free=Config.free())
+    torch.manual_seed(settings.seed)
+    return _Run(settings, out, populations_of(settings, out)).run()
+
+
+def read_config(config: Mapping[str, Any]) -> Config:
+    """The checked config. Raises ConfigError that names each wrong field."""
+    return checked(Config, config)
+
+
+# --- what is learned ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A path's token ids, its task, its return, and its worth: the return with a price on turns."""
+
+    ids: tuple[int, ...]
+    task: str
+    ret: float
+    worth: float
+
+
+def thresholds_of(worths: Sequence[float], grades: int) -> list[float]:
+    """What a path must be worth more than to have grade 2, 3, ... Raises ConfigError where `worths` tell
+    fewer grades apart."""
+    lowest = min(worths)
+    above = [worth for worth in worths if worth > lowest]
+    inner = np.quantile(above, np.linspace(0, 1, grades)[1:-1]).tolist() if above else []
+    found = [lowest, *inner]
+    told = {sum(worth > bound for bound in found) for worth in worths}
+    if len(told) < grades:
+        raise ConfigError(
+            f"the rollouts have {len(told)} grades of {grades}: lower grades, or set discount below 1 so "
+            "that equal returns differ by their length"
+        )
+    return found
+
+
+def ranking_loss(scores: Tensor, tasks: Sequence[str], worths: Sequence[float]) -> Tensor:
+    """Bradley and Terry's, the mean over pairs of paths of a task that differ in worth; 0 without any."""
+    pairs = list(_pairs(tasks, worths))
+    if not pairs:
+        return 0.0 * scores.sum()
+    better, worse = map(list, zip(*pairs, strict=True))
+    return -logsigmoid(scores[better] - scores[worse]).mean()
+
+
+def ranked(scores: Sequence[float], tasks: Sequence[str], worths: Sequence[float]) -> float | None:
+    """How many pairs of paths of a task the scores rank as their worths do, ties half; None without any."""
+    gaps = np.array([scores[i] - scores[j] for i, j in _pairs(tasks, worths)])
+    return float((gaps > 0).mean() + (gaps == 0).mean() / 2) if len(gaps) else None
+
+
+def _pairs(tasks: Sequence[str], worths: Sequence[float]) -> Iterator[tuple[int, int]]:
+    """Which path of a task is worth more than which other."""
+    for i, j in combinations(range(len(tasks)), 2):
+        if tasks[i] == tasks[j] and worths[i] != worths[j]:
+            yield (i, j) if worths[i] > worths[j] else (j, i)
+
+
+class _Run:
+    def __init__(self, settings: Config, out: Path, populations: Sequence[Population]) -> None:
+        self.settings, self.out = settings, out
+        self.tokenizer, self.network = _network(settings)
+        held = split_tasks([p.best.task for p in populations], settings.held_out, settings.seed)
+        examples = [e for p in populations for e in self._examples(p)]
+        self.held_set = [e for e in examples if e.task in held]
+        self.train_set = [e for e in examples if e.task not in held]
+        returns = {e.ret for e in examples}
+        if len(returns) < 2:
+            raise ConfigError(
+                f"every rollout returned {returns or 'nothing'}: there is nothing to tell apart"
+            )
+        self.highest = max(returns)
+        self.bounds: list[float] = []
+        if settings.head == "ordinal":
+            self.bounds = thresholds_of([e.worth for e in self.train_set], settings.grades)
+        self.history: list[dict[str, Any]] = []
+
+    def _examples(self, population: Population) -> Iterator[Example]:
+        """The paths of a task, read to the end of the last action; a long one's beginning is cut off."""
+        context = context_of(self.network.config)
+        for path in population.trajectories:
+            if path.missing or not path.turns:
+                continue
+            ids = classifier_ids(self.tokenizer, beginning(path, len(path.turns)))
+            worth = path.ret * self.settings.discount ** (len(path.turns) - 1)
+            yield Example(tuple(ids[-(context or len(ids)) :]), path.task.id, path.ret, worth)
+
+    def run(self) -> Path:
+        settings = self.settings
+        (optimizer,) = make_optimizers(self.network, "adamw", settings.lr, settings.weight_decay)
+        tasks = sorted({e.task for e in self.train_set})
+        steps = math.ceil(len(tasks) / settings.batch) * settings.epochs
+        best, kept, since = -math.inf, self._state(), 0
+        with Progress(self.out, 0, steps, True) as bar:
+            for epoch in range(settings.epochs):
+                self._epoch(epoch, tasks, steps, optimizer, bar)
+                quality = self.history[-1]["ranked"] or 0.0
+                better = quality > best
+                best, kept, since = (quality, self._state(), 0) if better else (best, kept, since + 1)
+                if since >= settings.patience:
+                    break
+        self.network.load_state_dict(kept)
+        return self._write()
+
+    def _epoch(
+        self,
+        epoch: int,
+        tasks: Sequence[str],
+        steps: int,
+        optimizer: torch.optim.Optimizer,
+        bar: Progress,
+    ) -> None:
+        """One pass over the tasks in a random order, then a look at the held-out ones."""
+        settings, losses = self.settings, []
+        order = np.random.default_rng([settings.seed, 2, epoch]).permutation(len(tasks))
+        self.network.train()
+        step = epoch * (steps // settings.epochs)
+        for start in range(0, len(order), settings.batch):
+            chosen = {tasks[k] for k in order[start : start + settings.batch]}
+            batch = [e for e in self.train_set if e.task in chosen]
+            for group in optimizer.param_groups:
+                group["lr"] = settings.lr * schedule(step, steps, settings.warmup, steps // 2)
+            started = time.perf_counter()
+            losses.append(self._step(batch, optimizer))
+            step += 1
+            tokens = sum(len(e.ids) for e in batch)
+            bar.row(step, loss=losses[-1], tokens=tokens, seconds=time.perf_counter() - started)
+        row = {"epoch": epoch, "epoch_loss": float(np.mean(losses)), **self.measure()}
+        self.history.append(row)
+        bar.row(step, **row)
+
+    def _step(self, batch: Sequence[Example], optimizer: torch.optim.Optimizer) -> float:
+        loss = self.loss(classify(self.network, [e.ids for e in batch]), batch)
+        if not torch.isfinite(loss):
+            raise ConfigError(f"the loss is {loss.item()}: lower lr")
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip)
+        optimizer.step()
+        return float(loss.detach())
+
+    def loss(self, outputs: Tensor, batch: Sequence[Example]) -> Tensor:
+        """The head's loss of outputs, of shape (paths, outputs)."""
+        if self.settings.head == "scalar":
+            return ranking_loss(outputs[:, 0], [e.task for e in batch], [e.worth for e in batch])
+        if self.settings.head == "binary":
+            won = torch.tensor([int(e.ret == self.highest) for e in batch])
+            return cross_entropy(outputs, won.to(outputs.device))
+        above = torch.tensor([[float(e.worth > bound) for bound in self.bounds] for e in batch])
+        return binary_cross_entropy_with_logits(outputs, above.to(outputs.device))
+
+    @torch.inference_mode()
+    def measure(self) -> dict[str, Any]:
+        """Quality on the held-out tasks: pairs of a task ranked right, r with the worth, AUROC of the
+        highest return."""
+        self.network.eval()
+        held = sorted(self.held_set, key=lambda e: len(e.ids))
+        batches = [held[k : k + 8] for k in range(0, len(held), 8)]
+        outputs = [row for b in batches for row in classify(self.network, [e.ids for e in b]).tolist()]
+        scores = [graded(row, self.settings.head) for row in outputs]
+        worths = [e.worth for e in held]
+        won = np.array([e.ret == self.highest for e in held])
+        return {
+            "ranked": ranked(scores, [e.task for e in held], worths),
+            "pearson": pearson(np.array(scores), np.array(worths)),
+            "auroc": auroc(np.array(scores), won),
+        }
+
+    def _state(self) -> dict[str, Tensor]:
+        return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+
+    def _write(self) -> Path:
+        def fill(folder: Path) -> None:
+            self.network.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+
+        card = {
+            "config": self.settings.model_dump(mode="json"),
+            "grades_above": self.bounds,
+            "paths": {"train": len(self.train_set), "held_out": len(self.held_set)},
+            "epochs": len(self.history),
+            "held_out": self.measure(),
+        }
+        checkpoint.write_text(self.out / CARD, json.dumps(card, indent=2) + "\n")
+        checkpoint.write_folder(self.out / "model", fill)
+        return self.out / "model"
+
+
+def _network(settings: Config) -> tuple[Any, Any]:
+    """The tokenizer, and the backbone with a new head."""
+    tokenizer, trunk = load_backbone(shipped_path(settings.backbone))
+    config = trunk.config
+    config.num_labels = {"scalar": 1, "binary": 2}.get(settings.head, settings.grades - 1)
+    if config.pad_token_id is None:
+        config.pad_token_id = tokenizer.pad_token_id or tokenizer.eos_token_id
+    if config.pad_token_id is None:
+        raise ConfigError(
+            f"{settings.backbone} has neither a padding nor an end token, which batches need"
+        )
+    network = AutoModelForSequenceClassification.from_config(  # type: ignore[no-untyped-call]
+        config, dtype=torch.float32
+    )
+    network.base_model.load_state_dict(trunk.state_dict())
+    return tokenizer, network.to("cuda" if torch.cuda.is_available() else "cpu")

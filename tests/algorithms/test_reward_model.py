@@ -1,0 +1,152 @@
+"""Reward models: grades and losses by closed form, the fit of each head, the folder as a scorer."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from turnbench.agents.core import Population, population_to_json
+from turnbench.agents.scorers import make_scorer
+from turnbench.algorithms import trainer
+from turnbench.algorithms.reward_model import (
+    CARD,
+    ranked,
+    ranking_loss,
+    read_config,
+    thresholds_of,
+)
+from turnbench.algorithms.rollouts import FILE, split_tasks
+from turnbench.envs.errors import ConfigError
+from turnbench.envs.record import Outcome, Task, Trajectory, Turn
+
+ENV = "turnbench/Toy-v0"
+
+
+def path(task: str, actions: list[str], ret: float) -> Trajectory:
+    """Play that is paid at its end."""
+    rewards = [0.0] * (len(actions) - 1) + [ret]
+    turns = [
+        Turn(f"You are in room {k}.", a, r)
+        for k, (a, r) in enumerate(zip(actions, rewards, strict=True))
+    ]
+    return Trajectory(Task(ENV, task), tuple(turns), "Ready.", Outcome.OK, success=ret > 0)
+
+
+def populations(tasks: int = 40) -> list[Population]:
+    """Four rollouts a task: who ends with "right" succeeds, sooner or later."""
+    found = []
+    rng = np.random.default_rng(0)
+    for task in range(tasks):
+        paths = []
+        for k in range(4):
+            length = int(rng.integers(1, 6))
+            end = "right" if k < 2 else "left"
+            paths.append(path(str(task), ["wait"] * (length - 1) + [end], float(k < 2)))
+        found.append(Population(paths))
+    return found
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("played")
+    rows = [json.dumps(population_to_json(p)) + "\n" for p in populations()]
+    (folder / FILE).write_text("".join(rows), encoding="utf-8")
+    return folder
+
+
+def config(played: Path, backbone: Path, **changes: Any) -> dict[str, Any]:
+    base = {"env": ENV, "rollouts": str(played), "backbone": str(backbone), "epochs": 6, "lr": 3e-3}
+    return {**base, "batch": 8, "warmup": 3, **changes}
+
+
+@pytest.mark.parametrize("head", ["scalar", "binary", "ordinal"])
+def test_each_head_learns_which_path_does_best(
+    played: Path, tiny_folder: str, tmp_path: Path, head: str
+) -> None:
+    """And the folder is a scorer."""
+    changes = {"head": head, "discount": 0.8 if head == "ordinal" else 1.0}
+    made = trainer("reward_model")(config(played, Path(tiny_folder), **changes), tmp_path)
+    card = json.loads((tmp_path / CARD).read_text(encoding="utf-8"))
+    assert card["held_out"]["auroc"] > 0.95 and card["held_out"]["ranked"] > 0.9
+    scorer = make_scorer({"scorer": "reward_model", "model": str(made)})
+    good, bad = path("new", ["wait", "right"], 1.0), path("new", ["wait", "left"], 0.0)
+    high, low = scorer.score([good, bad], np.random.default_rng(0))
+    assert high > low
+    if head == "ordinal":
+        assert 1 <= low < high <= 5
+
+
+def test_what_is_read_in_training_is_what_the_scorer_reads(
+    played: Path, tiny_folder: str, tmp_path: Path
+) -> None:
+    """The card's figures are those of the scorer, asked about the same paths."""
+    made = trainer("reward_model")(config(played, Path(tiny_folder), epochs=1), tmp_path)
+    card = json.loads((tmp_path / CARD).read_text(encoding="utf-8"))
+    held = split_tasks([p.best.task for p in populations()], 0.2, 0)
+    paths = [path for p in populations() for path in p.trajectories if path.task.id in held]
+    assert len(paths) == card["paths"]["held_out"] == 32
+    scores = make_scorer({"scorer": "reward_model", "model": str(made)}).score(
+        paths, np.random.default_rng(0)
+    )
+    again = ranked(scores, [p.task.id for p in paths], [p.ret for p in paths])
+    assert again == pytest.approx(card["held_out"]["ranked"], abs=1e-9)
+
+
+def test_grades_hold_equally_many_of_what_is_above_the_lowest() -> None:
+    worths = [0.0] * 50 + [k / 40 for k in range(1, 41)]
+    bounds = thresholds_of(worths, 5)
+    grades = [1 + sum(worth > bound for bound in bounds) for worth in worths]
+    assert [grades.count(k) for k in (1, 2, 3, 4, 5)] == [50, 10, 10, 10, 10]
+
+
+def test_returns_that_tell_fewer_grades_are_refused(
+    played: Path, tiny_folder: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="2 grades of 5: lower grades, or set discount below 1"):
+        trainer("reward_model")(config(played, Path(tiny_folder), head="ordinal"), tmp_path)
+
+
+def test_ranking_loss_by_closed_form() -> None:
+    """-log sigmoid(difference), for pairs of a task that differ in worth; nothing else counts."""
+    scores = torch.tensor([2.0, 0.5, 7.0, -1.0], requires_grad=True)
+    loss = ranking_loss(scores, ["a", "a", "b", "a"], [1.0, 0.0, 1.0, 0.0])
+    want = [math.log1p(math.exp(-1.5)), math.log1p(math.exp(-3.0))]
+    assert loss.item() == pytest.approx(sum(want) / 2, rel=1e-6)
+    loss.backward()
+    assert scores.grad is not None and scores.grad[2] == 0 and scores.grad[0] < 0 < scores.grad[1]
+    nothing = ranking_loss(scores, ["a", "b", "c", "d"], [1.0, 0.0, 1.0, 0.0])
+    assert nothing.item() == 0 and nothing.requires_grad
+
+
+def test_pairs_ranked_right() -> None:
+    tasks, worths = ["a", "a", "a", "b"], [1.0, 0.0, 0.5, 0.0]
+    assert ranked([3.0, 1.0, 2.0, 9.0], tasks, worths) == 1.0
+    assert ranked([1.0, 3.0, 2.0, 9.0], tasks, worths) == 0.0
+    assert ranked([1.0, 1.0, 2.0, 9.0], tasks, worths) == pytest.approx(0.5)
+    assert ranked([1.0], ["a"], [1.0]) is None
+
+
+def test_rollouts_that_all_return_the_same_teach_nothing(tiny_folder: str, tmp_path: Path) -> None:
+    rows = [Population([path(str(k), ["left"], 0.0)] * 2) for k in range(10)]
+    text = "".join(json.dumps(population_to_json(row)) + "\n" for row in rows)
+    (tmp_path / FILE).write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="nothing to tell apart"):
+        trainer("reward_model")(config(tmp_path, Path(tiny_folder)), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head": "cardinal"}, "head: Input should be 'scalar', 'binary' or 'ordinal'"),
+        ({"grades": 2}, "grades: Input should be greater than or equal to 4"),
+        ({"rollouts": None}, "name either model"),
+        ({"thresholds": []}, "thresholds: unknown key"),
+    ],
+)
+def test_a_wrong_config_names_the_key(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_config(config(tmp_path, tmp_path, **changes))

@@ -7,8 +7,8 @@ scorer reads it, and is worth its return, times `discount` for each turn after t
              worth more
     binary   two outputs, by cross-entropy: whether the path's return is the highest there is
     ordinal  `grades` - 1 outputs, by cross-entropy of each: whether the path's grade is above 1, 2, ...; the
-             score is 1 + sum sigmoid (WildReward). Grade 1 is the lowest worth of all; the others hold
-             equally many of the rest
+             score is 1 + sum sigmoid (WildReward). Grade 1 is the lowest worth of all; the others share
+             evenly what else occurs
 """
 
 import json
@@ -101,7 +101,7 @@ def thresholds_of(worths: Sequence[float], grades: int) -> list[float]:
     """What a path must be worth more than to have grade 2, 3, ... Raises ConfigError where `worths` tell
     fewer grades apart."""
     lowest = min(worths)
-    above = [worth for worth in worths if worth > lowest]
+    above = sorted({worth for worth in worths if worth > lowest})
     inner = np.quantile(above, np.linspace(0, 1, grades)[1:-1]).tolist() if above else []
     found = [lowest, *inner]
     told = {sum(worth > bound for bound in found) for worth in worths}
@@ -114,11 +114,8 @@ def thresholds_of(worths: Sequence[float], grades: int) -> list[float]:
 
 
 def ranking_loss(scores: Tensor, tasks: Sequence[str], worths: Sequence[float]) -> Tensor:
-    """Bradley and Terry's, the mean over pairs of paths of a task that differ in worth; 0 without any."""
-    pairs = list(_pairs(tasks, worths))
-    if not pairs:
-        return 0.0 * scores.sum()
-    better, worse = map(list, zip(*pairs, strict=True))
+    """Bradley and Terry's, the mean over pairs of paths of a task that differ in worth, of which there is one."""
+    better, worse = map(list, zip(*_pairs(tasks, worths), strict=True))
     return -logsigmoid(scores[better] - scores[worse]).mean()
 
 
@@ -135,19 +132,31 @@ def _pairs(tasks: Sequence[str], worths: Sequence[float]) -> Iterator[tuple[int,
             yield (i, j) if worths[i] > worths[j] else (j, i)
 
 
+def _teaching(examples: Sequence[Example], head: Head) -> list[Example]:
+    """Where paths are compared, those of tasks at which they differ. Raises ConfigError where nothing is left."""
+    differ = {e.task for e in examples if head != "scalar"}
+    worths: dict[str, float] = {}
+    for e in examples:
+        if worths.setdefault(e.task, e.worth) != e.worth:
+            differ.add(e.task)
+    if not differ:
+        raise ConfigError("no training task has two rollouts that differ: there is nothing to compare")
+    return [e for e in examples if e.task in differ]
+
+
 class _Run:
     def __init__(self, settings: Config, out: Path, populations: Sequence[Population]) -> None:
         self.settings, self.out = settings, out
         self.tokenizer, self.network = _network(settings)
         held = split_tasks([p.best.task for p in populations], settings.held_out, settings.seed)
         examples = [e for p in populations for e in self._examples(p)]
-        self.held_set = [e for e in examples if e.task in held]
-        self.train_set = [e for e in examples if e.task not in held]
         returns = {e.ret for e in examples}
         if len(returns) < 2:
             raise ConfigError(
                 f"every rollout returned {returns or 'nothing'}: there is nothing to tell apart"
             )
+        self.held_set = [e for e in examples if e.task in held]
+        self.train_set = _teaching([e for e in examples if e.task not in held], settings.head)
         self.highest = max(returns)
         self.bounds: list[float] = []
         if settings.head == "ordinal":

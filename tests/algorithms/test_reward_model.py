@@ -96,8 +96,11 @@ def test_what_is_read_in_training_is_what_the_scorer_reads(
     assert again == pytest.approx(card["held_out"]["ranked"], abs=1e-9)
 
 
-def test_grades_hold_equally_many_of_what_is_above_the_lowest() -> None:
-    worths = [0.0] * 50 + [k / 40 for k in range(1, 41)]
+def test_grades_share_evenly_what_is_above_the_lowest() -> None:
+    """Of different worths: most successes may be alike."""
+    rest = [k / 40 for k in range(1, 41)]
+    assert thresholds_of([0.0] + rest + [0.05] * 90, 5) == thresholds_of([0.0] + rest, 5)
+    worths = [0.0] * 50 + rest
     bounds = thresholds_of(worths, 5)
     grades = [1 + sum(worth > bound for bound in bounds) for worth in worths]
     assert [grades.count(k) for k in (1, 2, 3, 4, 5)] == [50, 10, 10, 10, 10]
@@ -118,8 +121,25 @@ def test_ranking_loss_by_closed_form() -> None:
     assert loss.item() == pytest.approx(sum(want) / 2, rel=1e-6)
     loss.backward()
     assert scores.grad is not None and scores.grad[2] == 0 and scores.grad[0] < 0 < scores.grad[1]
-    nothing = ranking_loss(scores, ["a", "b", "c", "d"], [1.0, 0.0, 1.0, 0.0])
-    assert nothing.item() == 0 and nothing.requires_grad
+
+
+def test_tasks_whose_rollouts_are_alike_are_not_compared(tiny_folder: str, tmp_path: Path) -> None:
+    """Half of the tasks are always solved: they teach a scalar head nothing; where that is all, it says so."""
+    solved = [Population([path(f"s{k}", ["right"], 1.0)] * 4) for k in range(20)]
+    for rows, want in ((populations(20) + solved, 80), (solved, None)):
+        folder = tmp_path / str(want)
+        folder.mkdir()
+        lines = [json.dumps(population_to_json(row)) + "\n" for row in rows]
+        failed = json.dumps(population_to_json(Population([path("f", ["left"], 0.0)] * 4))) + "\n"
+        (folder / FILE).write_text("".join([*lines, failed]), encoding="utf-8")
+        made = config(folder, Path(tiny_folder), epochs=1, held_out=0.01)
+        if want is None:
+            with pytest.raises(ConfigError, match="nothing to compare"):
+                trainer("reward_model")(made, folder / "out")
+        else:
+            trainer("reward_model")(made, folder / "out")
+            card = json.loads((folder / "out" / CARD).read_text(encoding="utf-8"))
+            assert card["paths"]["train"] in (want, want - 4)  # one task is held out
 
 
 def test_pairs_ranked_right() -> None:

@@ -40,10 +40,27 @@ def console(*, stderr: bool = False) -> "Console":
     return made
 
 
+def _tell_version(wanted: bool) -> None:
+    from importlib.metadata import version
+
+    if wanted:
+        print(f"turnbench {version('turnbench')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version", callback=_tell_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What goes before a command."""
+
+
 @app.command("list")
 def list_(
     what: Annotated[
-        str, typer.Argument(help="envs, agents, algorithms, suites; all of them if left out")
+        str, typer.Argument(help="envs, agents, scorers, algorithms, suites; all of them if left out")
     ] = "all",
 ) -> None:
     """List what there is.
@@ -51,12 +68,14 @@ def list_(
     Example: turnbench list envs
     """
     from turnbench import agents, algorithms, envs
+    from turnbench.agents.scorers import SCORERS
     from turnbench.envs.errors import UnknownName
     from turnbench.leaderboards.suite import shipped_suites
 
     groups: dict[str, Callable[[], list[str]]] = {
         "envs": envs.list_envs,
         "agents": lambda: sorted(agents.AGENTS),
+        "scorers": lambda: sorted(SCORERS),
         "algorithms": lambda: sorted(algorithms.ALGORITHMS),
         "suites": lambda: list(shipped_suites()),
     }

@@ -221,12 +221,23 @@ def test_a_trial_enters_no_board(turn: Command, trial: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("what", "some"),
-    [("envs", "turnbench/TextCraft-v0"), ("agents", "react"), ("suites", "quickstart")],
+    [
+        ("envs", "turnbench/TextCraft-v0"),
+        ("agents", "react"),
+        ("scorers", "judge"),
+        ("suites", "quickstart"),
+    ],
 )
 def test_list(turn: Command, what: str, some: str) -> None:
     code, out, _ = turn("list", what)
     assert code == 0 and some in out.splitlines()
     assert f"  {some}" in turn("list")[1].splitlines()
+
+
+def test_version(turn: Command) -> None:
+    from importlib.metadata import version
+
+    assert turn("--version")[:2] == (0, f"turnbench {version('turnbench')}\n")
 
 
 def test_play(turn: Command) -> None:

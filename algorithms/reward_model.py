@@ -12,8 +12,6 @@ scorer reads it, and is worth its return, times `discount` for each turn after t
 """
 
 import json
-import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -33,9 +31,8 @@ from turnbench.agents.hf import context_of
 from turnbench.agents.regression import load_backbone
 from turnbench.agents.reward_models import beginning, classifier_ids, classify, graded
 from turnbench.algorithms import checkpoint
-from turnbench.algorithms.learner import make_optimizers, schedule
-from turnbench.algorithms.progress import Progress
-from turnbench.algorithms.rollouts import Rollouts, populations_of, split_tasks
+from turnbench.algorithms.fitting import Fitting, fit
+from turnbench.algorithms.rollouts import populations_of, split_tasks
 from turnbench.algorithms.settings import checked, claim
 from turnbench.algorithms.value_data import auroc, pearson
 from turnbench.envs.errors import ConfigError
@@ -44,11 +41,10 @@ CARD = "reward_model.json"
 Head = Literal["scalar", "binary", "ordinal"]
 
 
-class Config(Rollouts):
+class Config(Fitting):
     """Everything that decides what a run of reward-model training makes."""
 
     algorithm: Literal["reward_model"] = Field("reward_model", description="Name of the trainer.")
-    backbone: str = Field("turnbench/tiny", description="Checkpoint folder whose trunk is fitted.")
     head: Head = Field("scalar", description="What the outputs mean.")
     grades: int = Field(5, ge=4, description="Grades of an ordinal head.")
     discount: float = Field(
@@ -58,13 +54,7 @@ class Config(Rollouts):
         description="What a turn more costs: below 1, of two equal returns the shorter "
         "path is worth more.",
     )
-    epochs: int = Field(5, ge=1, description="Passes over the training tasks at most.")
-    patience: int = Field(2, ge=1, description="Epochs without a better ranking before it stops.")
     batch: int = Field(2, ge=1, description="Tasks a step, with all their rollouts.")
-    lr: float = Field(3e-4, gt=0, description="Highest learning rate (AdamW).")
-    warmup: int = Field(10, ge=0, description="Steps over which the learning rate rises from 0.")
-    weight_decay: float = Field(0.01, ge=0, description="Decay of matrices.")
-    clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
 
 
 def train(config: Mapping[str, Any], out: Path) -> Path:
@@ -161,7 +151,6 @@ class _Run:
         self.bounds: list[float] = []
         if settings.head == "ordinal":
             self.bounds = thresholds_of([e.worth for e in self.train_set], settings.grades)
-        self.history: list[dict[str, Any]] = []
 
     def _examples(self, population: Population) -> Iterator[Example]:
         """The paths of a task, read to the end of the last action; a long one's beginning is cut off."""
@@ -174,58 +163,24 @@ class _Run:
             yield Example(tuple(ids[-(context or len(ids)) :]), path.task.id, path.ret, worth)
 
     def run(self) -> Path:
-        settings = self.settings
-        (optimizer,) = make_optimizers(self.network, "adamw", settings.lr, settings.weight_decay)
-        tasks = sorted({e.task for e in self.train_set})
-        steps = math.ceil(len(tasks) / settings.batch) * settings.epochs
-        best, kept, since = -math.inf, self._state(), 0
-        with Progress(self.out, 0, steps, True) as bar:
-            for epoch in range(settings.epochs):
-                self._epoch(epoch, tasks, steps, optimizer, bar)
-                quality = self.history[-1]["ranked"] or 0.0
-                better = quality > best
-                best, kept, since = (quality, self._state(), 0) if better else (best, kept, since + 1)
-                if since >= settings.patience:
-                    break
-        self.network.load_state_dict(kept)
-        return self._write()
+        by_task: dict[str, list[Example]] = {}
+        for example in self.train_set:
+            by_task.setdefault(example.task, []).append(example)
+        epochs = fit(
+            self.network,
+            list(by_task.values()),
+            self.settings,
+            self.out,
+            loss=self._loss,
+            tokens=lambda paths: sum(len(e.ids) for e in paths),
+            measure=self.measure,
+            better=("ranked", "pearson"),
+        )
+        return self._write(epochs)
 
-    def _epoch(
-        self,
-        epoch: int,
-        tasks: Sequence[str],
-        steps: int,
-        optimizer: torch.optim.Optimizer,
-        bar: Progress,
-    ) -> None:
-        """One pass over the tasks in a random order, then a look at the held-out ones."""
-        settings, losses = self.settings, []
-        order = np.random.default_rng([settings.seed, 2, epoch]).permutation(len(tasks))
-        self.network.train()
-        step = epoch * (steps // settings.epochs)
-        for start in range(0, len(order), settings.batch):
-            chosen = {tasks[k] for k in order[start : start + settings.batch]}
-            batch = [e for e in self.train_set if e.task in chosen]
-            for group in optimizer.param_groups:
-                group["lr"] = settings.lr * schedule(step, steps, settings.warmup, steps // 2)
-            started = time.perf_counter()
-            losses.append(self._step(batch, optimizer))
-            step += 1
-            tokens = sum(len(e.ids) for e in batch)
-            bar.row(step, loss=losses[-1], tokens=tokens, seconds=time.perf_counter() - started)
-        row = {"epoch": epoch, "epoch_loss": float(np.mean(losses)), **self.measure()}
-        self.history.append(row)
-        bar.row(step, **row)
-
-    def _step(self, batch: Sequence[Example], optimizer: torch.optim.Optimizer) -> float:
-        loss = self.loss(classify(self.network, [e.ids for e in batch]), batch)
-        if not torch.isfinite(loss):
-            raise ConfigError(f"the loss is {loss.item()}: lower lr")
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip)
-        optimizer.step()
-        return float(loss.detach())
+    def _loss(self, tasks: Sequence[Sequence[Example]]) -> Tensor:
+        batch = [e for paths in tasks for e in paths]
+        return self.loss(classify(self.network, [e.ids for e in batch]), batch)
 
     def loss(self, outputs: Tensor, batch: Sequence[Example]) -> Tensor:
         """The head's loss of outputs, of shape (paths, outputs)."""
@@ -254,10 +209,7 @@ class _Run:
             "auroc": auroc(np.array(scores), won),
         }
 
-    def _state(self) -> dict[str, Tensor]:
-        return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
-
-    def _write(self) -> Path:
+    def _write(self, epochs: int) -> Path:
         def fill(folder: Path) -> None:
             self.network.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
@@ -266,7 +218,7 @@ class _Run:
             "config": self.settings.model_dump(mode="json"),
             "grades_above": self.bounds,
             "paths": {"train": len(self.train_set), "held_out": len(self.held_set)},
-            "epochs": len(self.history),
+            "epochs": epochs,
             "held_out": self.measure(),
         }
         checkpoint.write_text(self.out / CARD, json.dumps(card, indent=2) + "\n")

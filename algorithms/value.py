@@ -14,8 +14,6 @@ Targets, with y the return of the rollout that the state is on:
     binary       the same from P(success), for worlds that pay all or nothing
 """
 
-import math
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -28,8 +26,8 @@ from torch import Tensor
 from turnbench.agents import shipped_path
 from turnbench.agents.hf import context_of
 from turnbench.agents.regression import Card, Reader, Regressor, load_backbone, save_value
-from turnbench.algorithms.progress import Progress
-from turnbench.algorithms.rollouts import Rollouts, populations_of, split_tasks
+from turnbench.algorithms.fitting import Fitting, fit
+from turnbench.algorithms.rollouts import populations_of, split_tasks
 from turnbench.algorithms.settings import checked, claim
 from turnbench.algorithms.value_data import (
     Example,
@@ -44,11 +42,10 @@ from turnbench.envs.errors import ConfigError
 Target = Literal["mean", "best_of_g", "exponential", "linex", "binary"]
 
 
-class Config(Rollouts):
+class Config(Fitting):
     """Everything that decides what a run of value regression makes."""
 
     algorithm: Literal["value"] = Field("value", description="Name of the trainer.")
-    backbone: str = Field("turnbench/tiny", description="Checkpoint folder whose trunk is fitted.")
     lora_rank: int = Field(0, ge=0, description="Rank of LoRA adapters (peft); 0 fits all weights.")
     text: Literal["chat", "report"] = Field("chat", description="How a state is written.")
     history: int | None = Field(None, ge=0, description="Past rounds that are shown; null for all.")
@@ -64,15 +61,6 @@ class Config(Rollouts):
     )
     target: Target = Field("mean", description="What the function is fitted to.")
     beta: float = Field(1.0, gt=0, description="Temperature of soft targets, in units of reward.")
-    epochs: int = Field(5, ge=1, description="Passes over the training states at most.")
-    patience: int = Field(2, ge=1, description="Epochs without a better Pearson r before it stops.")
-    batch: int = Field(16, ge=1, description="Texts a step.")
-    lr: float = Field(3e-4, gt=0, description="Highest learning rate (AdamW).")
-    warmup: float = Field(
-        0.1, ge=0, le=1, description="Part of all steps in which the rate rises from 0."
-    )
-    weight_decay: float = Field(0.01, ge=0, description="Decay of weights.")
-    clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
 
     @model_validator(mode="after")
     def _paid_at_the_end(self) -> "Config":
@@ -136,7 +124,6 @@ class _Run:
         self.train_set = self._examples(populations, held, False)
         self.held_set = self._examples(populations, held, True)
         self.rates = sum(r == self.high for r in returns) / len(returns)
-        self.history: list[dict[str, Any]] = []
 
     def _examples(self, populations: Sequence[Any], held: set[str], want: bool) -> list[Example]:
         """Training takes the best of each group where that is the target; what is held out is judged on all."""
@@ -166,58 +153,25 @@ class _Run:
         )
 
     def run(self) -> Path:
-        optimizer = torch.optim.AdamW(
-            [p for p in self.network.parameters() if p.requires_grad],
-            lr=self.settings.lr,
-            weight_decay=self.settings.weight_decay,
+        epochs = fit(
+            self.network,
+            self.train_set,
+            self.settings,
+            self.out,
+            loss=self._loss,
+            tokens=lambda example: len(example.row.ids),
+            measure=self.measure,
+            better=("pearson",),
         )
-        steps = math.ceil(len(self.train_set) / self.settings.batch) * self.settings.epochs
-        best, kept, since = -math.inf, self._state(), 0
-        with Progress(self.out, 0, steps, True) as bar:
-            for epoch in range(self.settings.epochs):
-                self._epoch(epoch, steps, optimizer, bar)
-                quality = self.history[-1]["pearson"] or 0.0
-                if quality > best:
-                    best, kept, since = quality, self._state(), 0
-                else:
-                    since += 1
-                if since >= self.settings.patience:
-                    break
-        self.network.load_state_dict(kept, strict=False)
-        return self._write()
+        return self._write(epochs)
 
-    def _epoch(self, epoch: int, steps: int, optimizer: torch.optim.Optimizer, bar: Progress) -> None:
-        """One pass in a random order, then a look at the held-out tasks."""
-        settings, losses, step = self.settings, [], 0
-        order = np.random.default_rng([settings.seed, 2, epoch]).permutation(len(self.train_set))
-        self.network.train()
-        for number, start in enumerate(range(0, len(order), settings.batch)):
-            step = epoch * (steps // settings.epochs) + number
-            for group in optimizer.param_groups:
-                group["lr"] = settings.lr * _schedule(step / steps, settings.warmup)
-            batch = [self.train_set[k] for k in order[start : start + settings.batch]]
-            started = time.perf_counter()
-            losses.append(self._step(batch, optimizer))
-            tokens = sum(len(example.row.ids) for example in batch)
-            bar.row(step + 1, loss=losses[-1], tokens=tokens, seconds=time.perf_counter() - started)
-        row = {"epoch": epoch, "epoch_loss": float(np.mean(losses)), **self.measure()}
-        self.history.append(row)
-        bar.row(step + 1, **row)
-
-    def _step(self, batch: Sequence[Example], optimizer: torch.optim.Optimizer) -> float:
+    def _loss(self, batch: Sequence[Example]) -> Tensor:
         outputs = self.network([example.row for example in batch])
         targets = torch.tensor([y for example in batch for y in example.targets]).to(outputs)
         span = self.high - self.low
-        loss = loss_of(
+        return loss_of(
             outputs, (targets - self.low) / span, self.settings.target, self.settings.beta / span
         )
-        if not torch.isfinite(loss):
-            raise ConfigError(f"the loss is {loss.item()}: lower lr, or raise beta of a soft target")
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip)
-        optimizer.step()
-        return float(loss.detach())
 
     @torch.inference_mode()
     def measure(self) -> dict[str, Any]:
@@ -239,12 +193,7 @@ class _Run:
             row |= {"auroc": auroc(predicted, won), "auroc_within": auroc_within(predicted, won, where)}
         return row
 
-    def _state(self) -> dict[str, Tensor]:
-        """A copy of what is trained."""
-        wanted = {name for name, value in self.network.named_parameters() if value.requires_grad}
-        return {k: v.detach().clone() for k, v in self.network.state_dict().items() if k in wanted}
-
-    def _write(self) -> Path:
+    def _write(self, epochs: int) -> Path:
         quality = self.measure()
         settings = self.settings
         card = self.card(
@@ -253,7 +202,7 @@ class _Run:
             texts={"train": len(self.train_set), "held_out": len(self.held_set)},
             policy=settings.model or str(settings.rollouts),
             backbone=settings.backbone,
-            epochs=len(self.history),
+            epochs=epochs,
             held_out=quality,
         )
         if settings.lora_rank:
@@ -281,10 +230,3 @@ def _range(returns: Sequence[float]) -> tuple[float, float]:
     if low == high:
         raise ConfigError(f"every rollout returned {low:g}: there is nothing to tell apart")
     return low, high
-
-
-def _schedule(part: float, warmup: float) -> float:
-    """Linear rise, then a cosine to 0."""
-    if part < warmup:
-        return part / warmup
-    return 0.5 * (1 + math.cos(math.pi * (part - warmup) / max(1e-9, 1 - warmup)))

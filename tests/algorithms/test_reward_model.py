@@ -60,7 +60,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config(played: Path, backbone: Path, **changes: Any) -> dict[str, Any]:
     base = {"env": ENV, "rollouts": str(played), "backbone": str(backbone), "epochs": 6, "lr": 3e-3}
-    return {**base, "batch": 8, "warmup": 3, **changes}
+    return {**base, "batch": 8, **changes}
 
 
 @pytest.mark.parametrize("head", ["scalar", "binary", "ordinal"])

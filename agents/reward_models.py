@@ -11,6 +11,7 @@ import math
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from turnbench.agents.model import Answer, Completion, Message, Metered, Model, Prompt, Sampling
@@ -23,11 +24,18 @@ from turnbench.envs.errors import ConfigError, ModelError, Unanswered, UnknownNa
 from turnbench.envs.record import Failure, Outcome, Trajectory, Usage
 
 HEADS = ("auto", "scalar", "binary", "ordinal")
+CARD = "reward_model.json"  # the file that makes a folder a trained reward model's, with its `model`
 PASS_TOKENS = 4096
 
 
+def is_reward_folder(folder: str) -> bool:
+    """Whether a folder is a trained reward model's."""
+    return Path(folder, CARD).is_file()
+
+
 class RewardModel(TurnScorer):
-    """A sequence classifier from a checkpoint folder, asked about a path after each of its turns.
+    """A sequence classifier from a checkpoint folder, or the run folder of a trained one, asked about a path
+    after each of its turns.
 
     `head`: "scalar" (one output), "binary" (two), "ordinal" (any number), or "auto" by their number.
     `by_turn`: whether every turn gets a number, or the last one alone. `max_tokens` bounds the text,
@@ -53,8 +61,9 @@ class RewardModel(TurnScorer):
 
     def turns(self, paths: Sequence[Trajectory]) -> list[list[float]]:
         """One number a turn; not a number where a turn wasn't asked about. Raises ModelError."""
-        spec = {"path": self.model, "device": self.device}
-        classifier = shared("classifier", spec, lambda: _Classifier(self.model, self.device))
+        folder = f"{self.model}/model" if is_reward_folder(self.model) else self.model
+        spec = {"path": folder, "device": self.device}
+        classifier = shared("classifier", spec, lambda: _Classifier(folder, self.device))
         asked = [
             (k, end)
             for k, path in enumerate(paths)
@@ -228,19 +237,13 @@ class ProcessRewardModel(InWords):
         model = shared_model({"backend": "hf", "path": self.model, "device": self.device})
         texts = [critique_prompt(path) for path in paths]
         answers = self.answers(model, texts, self.sampling)
-        return [
-            self._verdicts(model, answer, len(path.turns)) if isinstance(answer, Completion) else []
-            for answer, path in zip(answers, paths, strict=True)
-        ]
-
-    def _verdicts(self, model: Any, answer: Completion, turns: int) -> list[float]:
-        words = [verdict.lower() == "correct" for verdict in _BOXED.findall(answer.text)]
-        places = _boxes(model, answer.ids)
-        if len(places) == len(words):
-            numbers = [_odds(model, answer.prompt_ids + answer.ids[:k]) for k in places]
-        else:  # a verdict's brace shares a token with what follows: its word is what there is
-            numbers = [float(word) for word in words]
-        return [*numbers, *[math.nan] * turns][:turns]
+        told = [_verdicts(model, a) if isinstance(a, Completion) else _Verdicts() for a in answers]
+        odds = iter(_odds(model, [ids for verdicts in told for ids in verdicts.before]))
+        found = []
+        for verdicts, path in zip(told, paths, strict=True):
+            numbers = [next(odds) for _ in verdicts.before] or [float(word) for word in verdicts.correct]
+            found.append([*numbers, *[math.nan] * len(path.turns)][: len(path.turns)])
+        return found
 
 
 def critique_prompt(path: Trajectory) -> str:
@@ -266,10 +269,31 @@ def _boxes(model: Any, ids: Sequence[int]) -> list[int]:
     ]
 
 
-def _odds(model: Any, before: tuple[int, ...]) -> float:
+class _Verdicts(NamedTuple):
+    """Whether each turn is called correct, and the ids before each verdict: none where a verdict's brace shares
+    a token with what follows, so that its word is what there is."""
+
+    correct: Sequence[bool] = ()
+    before: Sequence[tuple[int, ...]] = ()
+
+
+def _verdicts(model: Any, answer: Completion) -> _Verdicts:
+    words = [verdict.lower() == "correct" for verdict in _BOXED.findall(answer.text)]
+    places = _boxes(model, answer.ids)
+    if len(places) != len(words):
+        return _Verdicts(words)
+    return _Verdicts(words, [answer.prompt_ids + answer.ids[:k] for k in places])
+
+
+def _odds(model: Any, before: Sequence[tuple[int, ...]]) -> list[float]:
+    """P("correct") / (P("correct") + P("incorrect")) after each; all at once, as they share beginnings."""
     words = [tuple(model.chat.tokens(word)) for word in ("correct", "incorrect")]
-    right, wrong = (math.fsum(row) for row in model.logprobs([(before, word) for word in words]))
-    return 1 / (1 + math.exp(min(700.0, wrong - right)))
+    rows = model.logprobs([(ids, word) for ids in before for word in words]) if before else []
+    sums = [math.fsum(row) for row in rows]
+    return [
+        1 / (1 + math.exp(min(700.0, wrong - right)))
+        for right, wrong in zip(sums[::2], sums[1::2], strict=True)
+    ]
 
 
 # --- any model as a judge -------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from turnbench.agents.confidence import (
 from turnbench.agents.model import Model
 from turnbench.agents.progress import ProgressAdvantage
 from turnbench.agents.readers import Spec
-from turnbench.agents.reward_models import Judge, ProcessRewardModel, RewardModel
+from turnbench.agents.reward_models import Judge, ProcessRewardModel, RewardModel, is_reward_folder
 from turnbench.agents.turn_scores import options_of
 from turnbench.agents.values import is_value_folder
 from turnbench.envs.errors import ConfigError, UnknownName
@@ -78,7 +78,7 @@ SCORERS: dict[str, type[Scorer]] = {
 def make_scorer(spec: Scorer | Spec, model: Model | None = None) -> Scorer:
     """The scorer that an agent's option describes.
 
-    A name, the folder of a trained value function, or a mapping of `scorer` (a name) and its options.
+    A name, the folder of a trained value function or reward model, or a mapping of `scorer` (a name) and its options.
     `model` is the agent's, for those that ask one. Raises UnknownName, ConfigError.
     """
     if not isinstance(spec, str | Mapping):
@@ -93,6 +93,9 @@ def make_scorer(spec: Scorer | Spec, model: Model | None = None) -> Scorer:
         check_options(f"scorer {name!r}", cls, options, given={"asked"})
         made: Scorer = cls(model, **options) if cls is Judge else cls(**options)
         return made
+    if is_reward_folder(name):
+        check_options(f"reward model {name}", RewardModel, options, given={"model"})
+        return RewardModel(model=name, **options)
     if not is_value_folder(name):
         raise UnknownName("scorer", name, SCORERS)
     if options:

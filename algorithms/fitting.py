@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,13 @@ class Fitting(Rollouts):
     clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
 
 
+class Fitted(NamedTuple):
+    """How many epochs it took, and which one's weights were kept, counted from 1."""
+
+    epochs: int
+    kept: int
+
+
 def fit(
     network: torch.nn.Module,
     examples: Sequence[E],
@@ -46,42 +53,43 @@ def fit(
     tokens: Callable[[E], int],
     measure: Callable[[], dict[str, Any]],
     better: Sequence[str],
-) -> int:
-    """Fit, and leave the network with the weights of its best epoch; returns how many epochs it took.
+) -> Fitted:
+    """Fit, and leave the network with the weights of its best epoch.
 
     After each epoch `measure` looks at the held-out tasks; the figures named `better`, the first one first,
-    tell which epoch is the best. Raises ConfigError for a loss that is no number.
+    tell which epoch is the best, of equals the later one. Where held-out tasks tell none of them, that is the last.
+    Raises ConfigError for a loss that is no number.
     """
     trained = [p for p in network.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=settings.lr, weight_decay=settings.weight_decay)
     length = math.ceil(len(examples) / settings.batch)
-    best: tuple[float, ...] = (-math.inf,)
-    kept, since, epoch = _state(network), 0, 0
-    with Progress(out, 0, length * settings.epochs, True) as bar:
+    steps = length * settings.epochs
+    best: tuple[float, ...] = ()
+    state, kept, epoch = _state(network), 0, 0
+    with Progress(out, 0, steps, True) as bar:
         for epoch in range(settings.epochs):
             order = np.random.default_rng([settings.seed, 2, epoch]).permutation(len(examples))
             network.train()
             losses = []
             for number in range(length):
-                part = (epoch * length + number) / (length * settings.epochs)
+                step = epoch * length + number + 1
                 for group in optimizer.param_groups:
-                    group["lr"] = settings.lr * _schedule(part, settings.warmup)
+                    group["lr"] = settings.lr * _schedule(step / (steps + 1), settings.warmup)
                 chosen = order[number * settings.batch : (number + 1) * settings.batch]
                 batch = [examples[k] for k in chosen]
                 started = time.perf_counter()
                 losses.append(_descend(loss(batch), trained, optimizer, settings.clip))
                 seconds, read = time.perf_counter() - started, sum(map(tokens, batch))
-                bar.row(epoch * length + number + 1, loss=losses[-1], tokens=read, seconds=seconds)
+                bar.row(step, loss=losses[-1], tokens=read, seconds=seconds)
             told = measure()
-            bar.row((epoch + 1) * length, epoch=epoch, epoch_loss=float(np.mean(losses)), **told)
-            quality = tuple(told[name] or 0.0 for name in better)
-            since += 1
-            if quality > best:
-                best, kept, since = quality, _state(network), 0
-            if since >= settings.patience:
+            bar.row(step, epoch=epoch, epoch_loss=float(np.mean(losses)), **told)
+            quality = tuple(-math.inf if told[name] is None else told[name] for name in better)
+            if quality >= best:
+                best, state, kept = quality, _state(network), epoch
+            if epoch - kept >= settings.patience:
                 break
-    network.load_state_dict(kept, strict=False)
-    return epoch + 1
+    network.load_state_dict(state, strict=False)
+    return Fitted(epoch + 1, kept + 1)
 
 
 def _descend(
@@ -89,7 +97,9 @@ def _descend(
 ) -> float:
     """One step down a loss, which is returned."""
     if not torch.isfinite(loss):
-        raise ConfigError(f"the loss is {loss.item()}: lower lr, or raise beta of a soft target")
+        raise ConfigError(
+            f"the loss is {loss.item()}: lower lr, and where the config has one, raise beta"
+        )
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(trained, clip)

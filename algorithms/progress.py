@@ -26,9 +26,10 @@ SHOWN = {
     "clip_fraction": "clipped",
     "explained_variance": "explained",
     "eta2": "eta2",
+    "ranked": "ranked",
     "pearson": "r",
 }
-MEASURED = {"held_out_loss", "pearson"}  # rows that are always shown
+MEASURED = {"held_out_loss", "pearson", "ranked"}  # rows that are always shown
 QUIET = 10.0  # seconds between two plain lines where there is no terminal
 
 

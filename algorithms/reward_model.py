@@ -1,6 +1,6 @@
 """Reward models: a sequence classifier learns from a model's rollouts how well a whole path did.
 
-The run folder's `model` becomes a `scorer: {scorer: reward_model, model: FOLDER}`. A path is read as that
+The run folder becomes a `scorer: {scorer: reward_model, model: FOLDER}`. A path is read as that
 scorer reads it, and is worth its return, times `discount` for each turn after the first. The heads:
 
     scalar   one output r, by Bradley and Terry: -log sigmoid(r_i - r_j) for paths of a task of which i is
@@ -12,7 +12,7 @@ scorer reads it, and is worth its return, times `discount` for each turn after t
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -24,20 +24,21 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, logsigmoid
 from transformers import AutoModelForSequenceClassification
+from transformers.utils import logging
 
 from turnbench.agents import shipped_path
 from turnbench.agents.core import Population
 from turnbench.agents.hf import context_of
 from turnbench.agents.regression import load_backbone
-from turnbench.agents.reward_models import beginning, classifier_ids, classify, graded
+from turnbench.agents.reward_models import CARD, beginning, classifier_ids, classify, graded
 from turnbench.algorithms import checkpoint
-from turnbench.algorithms.fitting import Fitting, fit
+from turnbench.algorithms.fitting import Fitted, Fitting, fit
 from turnbench.algorithms.rollouts import populations_of, split_tasks
 from turnbench.algorithms.settings import checked, claim
 from turnbench.algorithms.value_data import auroc, pearson
 from turnbench.envs.errors import ConfigError
+from turnbench.envs.record import Task
 
-CARD = "reward_model.json"
 Head = Literal["scalar", "binary", "ordinal"]
 
 
@@ -64,6 +65,7 @@ def train(config: Mapping[str, Any], out: Path) -> Path:
     anew. Raises ConfigError, ModelError, LogError.
     """
     settings = read_config(config)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # there is a bar for the run itself
     claim(out, settings, free=Config.free())
     torch.manual_seed(settings.seed)
     return _Run(settings, out, populations_of(settings, out)).run()
@@ -79,10 +81,10 @@ def read_config(config: Mapping[str, Any]) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A path's token ids, its task, its return, and its worth: the return with a price on turns."""
+    """A path's token ids, its task and seed, its return, and its worth: the return with a price on turns."""
 
     ids: tuple[int, ...]
-    task: str
+    task: Task
     ret: float
     worth: float
 
@@ -97,25 +99,25 @@ def thresholds_of(worths: Sequence[float], grades: int) -> list[float]:
     told = {sum(worth > bound for bound in found) for worth in worths}
     if len(told) < grades:
         raise ConfigError(
-            f"the rollouts have {len(told)} grades of {grades}: lower grades, or set discount below 1 so "
-            "that equal returns differ by their length"
+            f"{grades} grades need as many different worths, but the rollouts have {len(set(worths))}: a "
+            "discount below 1 tells equal successes apart by their length; else take a binary or scalar head"
         )
     return found
 
 
-def ranking_loss(scores: Tensor, tasks: Sequence[str], worths: Sequence[float]) -> Tensor:
+def ranking_loss(scores: Tensor, tasks: Sequence[Hashable], worths: Sequence[float]) -> Tensor:
     """Bradley and Terry's, the mean over pairs of paths of a task that differ in worth, of which there is one."""
     better, worse = map(list, zip(*_pairs(tasks, worths), strict=True))
     return -logsigmoid(scores[better] - scores[worse]).mean()
 
 
-def ranked(scores: Sequence[float], tasks: Sequence[str], worths: Sequence[float]) -> float | None:
+def ranked(scores: Sequence[float], tasks: Sequence[Hashable], worths: Sequence[float]) -> float | None:
     """How many pairs of paths of a task the scores rank as their worths do, ties half; None without any."""
     gaps = np.array([scores[i] - scores[j] for i, j in _pairs(tasks, worths)])
     return float((gaps > 0).mean() + (gaps == 0).mean() / 2) if len(gaps) else None
 
 
-def _pairs(tasks: Sequence[str], worths: Sequence[float]) -> Iterator[tuple[int, int]]:
+def _pairs(tasks: Sequence[Hashable], worths: Sequence[float]) -> Iterator[tuple[int, int]]:
     """Which path of a task is worth more than which other."""
     for i, j in combinations(range(len(tasks)), 2):
         if tasks[i] == tasks[j] and worths[i] != worths[j]:
@@ -123,15 +125,19 @@ def _pairs(tasks: Sequence[str], worths: Sequence[float]) -> Iterator[tuple[int,
 
 
 def _teaching(examples: Sequence[Example], head: Head) -> list[Example]:
-    """Where paths are compared, those of tasks at which they differ. Raises ConfigError where nothing is left."""
-    differ = {e.task for e in examples if head != "scalar"}
-    worths: dict[str, float] = {}
+    """What a head can learn from: where paths are compared, those of tasks at which they differ. Raises
+    ConfigError where that is nothing."""
+    if len({e.ret for e in examples}) < 2:
+        only = ", ".join(f"{e.ret:g}" for e in examples[:1]) or "nothing"
+        raise ConfigError(f"every training rollout returned {only}: there is nothing to tell apart")
+    if head != "scalar":
+        return list(examples)
+    worths: dict[Task, set[float]] = {}
     for e in examples:
-        if worths.setdefault(e.task, e.worth) != e.worth:
-            differ.add(e.task)
-    if not differ:
+        worths.setdefault(e.task, set()).add(e.worth)
+    if max(map(len, worths.values())) < 2:
         raise ConfigError("no training task has two rollouts that differ: there is nothing to compare")
-    return [e for e in examples if e.task in differ]
+    return [e for e in examples if len(worths[e.task]) > 1]
 
 
 class _Run:
@@ -140,14 +146,11 @@ class _Run:
         self.tokenizer, self.network = _network(settings)
         held = split_tasks([p.best.task for p in populations], settings.held_out, settings.seed)
         examples = [e for p in populations for e in self._examples(p)]
-        returns = {e.ret for e in examples}
-        if len(returns) < 2:
-            raise ConfigError(
-                f"every rollout returned {returns or 'nothing'}: there is nothing to tell apart"
-            )
-        self.held_set = [e for e in examples if e.task in held]
-        self.train_set = _teaching([e for e in examples if e.task not in held], settings.head)
-        self.highest = max(returns)
+        self.held_set = [e for e in examples if e.task.id in held]
+        self.train_set = _teaching([e for e in examples if e.task.id not in held], settings.head)
+        if not self.held_set:
+            raise ConfigError("no rollout at a held-out task can be read: raise held_out")
+        self.highest = max(e.ret for e in self.train_set)
         self.bounds: list[float] = []
         if settings.head == "ordinal":
             self.bounds = thresholds_of([e.worth for e in self.train_set], settings.grades)
@@ -159,14 +162,16 @@ class _Run:
             if path.missing or not path.turns:
                 continue
             ids = classifier_ids(self.tokenizer, beginning(path, len(path.turns)))
-            worth = path.ret * self.settings.discount ** (len(path.turns) - 1)
-            yield Example(tuple(ids[-(context or len(ids)) :]), path.task.id, path.ret, worth)
+            ret = round(path.ret, 9)  # a sum of hundredths is that of others to rounding only
+            worth = round(ret * self.settings.discount ** (len(path.turns) - 1), 9)
+            yield Example(tuple(ids[-(context or len(ids)) :]), path.task, ret, worth)
 
     def run(self) -> Path:
-        by_task: dict[str, list[Example]] = {}
+        (self.out / CARD).unlink(missing_ok=True)  # an earlier fit's, which is being replaced
+        by_task: dict[Task, list[Example]] = {}
         for example in self.train_set:
             by_task.setdefault(example.task, []).append(example)
-        epochs = fit(
+        fitted = fit(
             self.network,
             list(by_task.values()),
             self.settings,
@@ -176,7 +181,7 @@ class _Run:
             measure=self.measure,
             better=("ranked", "pearson"),
         )
-        return self._write(epochs)
+        return self._write(fitted)
 
     def _loss(self, tasks: Sequence[Sequence[Example]]) -> Tensor:
         batch = [e for paths in tasks for e in paths]
@@ -187,7 +192,7 @@ class _Run:
         if self.settings.head == "scalar":
             return ranking_loss(outputs[:, 0], [e.task for e in batch], [e.worth for e in batch])
         if self.settings.head == "binary":
-            won = torch.tensor([int(e.ret == self.highest) for e in batch])
+            won = torch.tensor([int(e.ret >= self.highest) for e in batch])
             return cross_entropy(outputs, won.to(outputs.device))
         above = torch.tensor([[float(e.worth > bound) for bound in self.bounds] for e in batch])
         return binary_cross_entropy_with_logits(outputs, above.to(outputs.device))
@@ -200,16 +205,18 @@ class _Run:
         held = sorted(self.held_set, key=lambda e: len(e.ids))
         batches = [held[k : k + 8] for k in range(0, len(held), 8)]
         outputs = [row for b in batches for row in classify(self.network, [e.ids for e in b]).tolist()]
+        if not np.isfinite(outputs).all():
+            raise ConfigError("the network's outputs are no numbers any more: lower lr")
         scores = [graded(row, self.settings.head) for row in outputs]
         worths = [e.worth for e in held]
-        won = np.array([e.ret == self.highest for e in held])
+        won = np.array([e.ret >= self.highest for e in held])
         return {
             "ranked": ranked(scores, [e.task for e in held], worths),
             "pearson": pearson(np.array(scores), np.array(worths)),
             "auroc": auroc(np.array(scores), won),
         }
 
-    def _write(self, epochs: int) -> Path:
+    def _write(self, fitted: Fitted) -> Path:
         def fill(folder: Path) -> None:
             self.network.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
@@ -218,11 +225,12 @@ class _Run:
             "config": self.settings.model_dump(mode="json"),
             "grades_above": self.bounds,
             "paths": {"train": len(self.train_set), "held_out": len(self.held_set)},
-            "epochs": epochs,
+            "epochs": fitted.epochs,
+            "kept": fitted.kept,
             "held_out": self.measure(),
         }
-        checkpoint.write_text(self.out / CARD, json.dumps(card, indent=2) + "\n")
         checkpoint.write_folder(self.out / "model", fill)
+        checkpoint.write_text(self.out / CARD, json.dumps(card, indent=2) + "\n")
         return self.out / "model"
 
 
@@ -231,14 +239,21 @@ def _network(settings: Config) -> tuple[Any, Any]:
     tokenizer, trunk = load_backbone(shipped_path(settings.backbone))
     config = trunk.config
     config.num_labels = {"scalar": 1, "binary": 2}.get(settings.head, settings.grades - 1)
-    if config.pad_token_id is None:
-        config.pad_token_id = tokenizer.pad_token_id or tokenizer.eos_token_id
+    ends = (config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
+    config.pad_token_id = next((token for token in ends if token is not None), None)
     if config.pad_token_id is None:
         raise ConfigError(
             f"{settings.backbone} has neither a padding nor an end token, which batches need"
         )
-    network = AutoModelForSequenceClassification.from_config(  # type: ignore[no-untyped-call]
-        config, dtype=torch.float32
-    )
-    network.base_model.load_state_dict(trunk.state_dict())
+    try:
+        network = AutoModelForSequenceClassification.from_config(  # type: ignore[no-untyped-call]
+            config, dtype=torch.float32
+        )
+    except ValueError as error:
+        raise ConfigError(
+            f"transformers has no sequence classifier of {settings.backbone}'s kind, {config.model_type}"
+        ) from error
+    lacking = network.base_model.load_state_dict(trunk.state_dict(), strict=False).missing_keys
+    if lacking:
+        raise ConfigError(f"{settings.backbone} lacks weights of a classifier's trunk: {lacking[0]}")
     return tokenizer, network.to("cuda" if torch.cuda.is_available() else "cpu")

@@ -49,8 +49,19 @@ class Rollouts(BaseModel):
 
     @classmethod
     def free(cls) -> set[str]:
-        """The keys that don't decide what is played."""
-        played = {"env", "options", "split", "seeds", "tasks", "group", "model", "policy", "seed"}
+        """The keys that a folder with rollouts may be started again with other values of."""
+        played = {
+            "algorithm",
+            "env",
+            "options",
+            "split",
+            "seeds",
+            "tasks",
+            "group",
+            "model",
+            "policy",
+            "seed",
+        }
         return cls.model_fields.keys() - played
 
 
@@ -137,10 +148,11 @@ def populations_of(settings: Rollouts, out: Path) -> list[Population]:
     Rollouts that an interrupted run has collected are used. Raises ConfigError, ModelError, LogError.
     """
     if settings.rollouts is not None:
-        found = read_rollouts(_file(settings.rollouts))
+        found = rollouts_in(settings.rollouts)
         foreign = {p.best.task.env for p in found} - {settings.env}
         if foreign or not found:
-            raise ConfigError(f"{settings.rollouts} holds rollouts of {sorted(foreign) or 'nothing'}")
+            theirs = ", ".join(sorted(foreign)) or "nothing"
+            raise ConfigError(f"{settings.rollouts} holds rollouts of {theirs}, not of {settings.env}")
         return found
     tasks = tasks_of(settings.env, settings.options, settings.split, settings.seeds)
     if settings.tasks is not None and settings.tasks < len(tasks):
@@ -152,8 +164,9 @@ def populations_of(settings: Rollouts, out: Path) -> list[Population]:
     return list(counted(played, len(tasks), f"tasks played, {settings.group} rollouts each"))
 
 
-def _file(path: Path) -> Path:
+def rollouts_in(path: Path) -> list[Population]:
+    """The rollouts of a run folder or a file. Raises ConfigError where there are none, and LogError."""
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(f"there are no rollouts in {path}")
-    return file
+    return read_rollouts(file)

@@ -22,11 +22,13 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
+from transformers.utils import logging
 
 from turnbench.agents import shipped_path
 from turnbench.agents.hf import context_of
 from turnbench.agents.regression import Card, Reader, Regressor, load_backbone, save_value
-from turnbench.algorithms.fitting import Fitting, fit
+from turnbench.agents.values import CARD
+from turnbench.algorithms.fitting import Fitted, Fitting, fit
 from turnbench.algorithms.rollouts import populations_of, split_tasks
 from turnbench.algorithms.settings import checked, claim
 from turnbench.algorithms.value_data import (
@@ -76,6 +78,7 @@ def train(config: Mapping[str, Any], out: Path) -> Path:
     anew. Raises ConfigError, ModelError, LogError.
     """
     settings = read_config(config)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # there is a bar for the run itself
     claim(out, settings, free=Config.free())
     torch.manual_seed(settings.seed)
     return _Run(settings, out, populations_of(settings, out)).run()
@@ -153,7 +156,8 @@ class _Run:
         )
 
     def run(self) -> Path:
-        epochs = fit(
+        (self.out / CARD).unlink(missing_ok=True)  # an earlier fit's, which is being replaced
+        fitted = fit(
             self.network,
             self.train_set,
             self.settings,
@@ -163,7 +167,7 @@ class _Run:
             measure=self.measure,
             better=("pearson",),
         )
-        return self._write(epochs)
+        return self._write(fitted)
 
     def _loss(self, batch: Sequence[Example]) -> Tensor:
         outputs = self.network([example.row for example in batch])
@@ -193,7 +197,7 @@ class _Run:
             row |= {"auroc": auroc(predicted, won), "auroc_within": auroc_within(predicted, won, where)}
         return row
 
-    def _write(self, epochs: int) -> Path:
+    def _write(self, fitted: Fitted) -> Path:
         quality = self.measure()
         settings = self.settings
         card = self.card(
@@ -202,7 +206,8 @@ class _Run:
             texts={"train": len(self.train_set), "held_out": len(self.held_set)},
             policy=settings.model or str(settings.rollouts),
             backbone=settings.backbone,
-            epochs=epochs,
+            epochs=fitted.epochs,
+            kept=fitted.kept,
             held_out=quality,
         )
         if settings.lora_rank:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from turnbench.agents import reward_models
 from turnbench.agents.model import Completion, ScriptedModel
 from turnbench.agents.reward_models import (
     Judge,
@@ -101,8 +102,6 @@ class Critic:
 
 
 def verdicts(monkeypatch, critic) -> list[list[float]]:
-    from turnbench.agents import reward_models
-
     monkeypatch.setattr(reward_models, "shared_model", lambda spec: critic)
     return ProcessRewardModel(model="x").turns(PATHS[:1])
 
@@ -132,14 +131,21 @@ def test_a_critic_from_a_checkpoint_gives_what_its_log_probs_say(checkpoint, mon
     ids = tuple(model.chat.tokens("ok \\boxed{")) + tuple(model.chat.tokens("correct}"))
     before = tuple(model.chat.tokens("user"))
     answer = Completion(model.chat.text(ids), prompt_ids=before, ids=ids)
-    found = ProcessRewardModel(model=checkpoint)._verdicts(model, answer, 1)
+    silent = Completion("ok", prompt_ids=before, ids=tuple(model.chat.tokens("ok")))
+    monkeypatch.setattr(reward_models, "shared_model", lambda spec: model)
+    monkeypatch.setattr(
+        model, "generate", lambda prompts, sampling: [answer, silent, answer][: len(prompts)]
+    )
+    found = ProcessRewardModel(model=checkpoint).turns([PATHS[0], PATHS[1]])
     cut = before + tuple(model.chat.tokens("ok \\boxed{"))
     logs = [
         sum(model.logprobs([(cut, tuple(model.chat.tokens(w)))])[0]) for w in ("correct", "incorrect")
     ]
-    assert found == pytest.approx(
-        [math.exp(logs[0]) / (math.exp(logs[0]) + math.exp(logs[1]))], abs=1e-4
+    assert found[0][0] == pytest.approx(
+        math.exp(logs[0]) / (math.exp(logs[0]) + math.exp(logs[1])), abs=1e-4
     )
+    assert all(map(math.isnan, [*found[0][1:], *found[1]]))
+    assert [len(numbers) for numbers in found] == [len(path.turns) for path in PATHS[:2]]
     model.close()
 
 

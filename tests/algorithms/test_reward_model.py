@@ -1,7 +1,9 @@
 """Reward models: grades and losses by closed form, the fit of each head, the folder as a scorer."""
 
+import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,10 @@ import pytest
 import torch
 
 from turnbench.agents.core import Population, population_to_json
+from turnbench.agents.reward_models import CARD, is_reward_folder
 from turnbench.agents.scorers import make_scorer
-from turnbench.algorithms import trainer
+from turnbench.algorithms import reward_model, trainer
 from turnbench.algorithms.reward_model import (
-    CARD,
     ranked,
     ranking_loss,
     read_config,
@@ -67,14 +69,21 @@ def config(played: Path, backbone: Path, **changes: Any) -> dict[str, Any]:
 def test_each_head_learns_which_path_does_best(
     played: Path, tiny_folder: str, tmp_path: Path, head: str
 ) -> None:
-    """And the folder is a scorer."""
+    """And the folder is a scorer, by itself or as one's model; so is the model in it."""
     changes = {"head": head, "discount": 0.8 if head == "ordinal" else 1.0}
     made = trainer("reward_model")(config(played, Path(tiny_folder), **changes), tmp_path)
     card = json.loads((tmp_path / CARD).read_text(encoding="utf-8"))
     assert card["held_out"]["auroc"] > 0.95 and card["held_out"]["ranked"] > 0.9
-    scorer = make_scorer({"scorer": "reward_model", "model": str(made)})
     good, bad = path("new", ["wait", "right"], 1.0), path("new", ["wait", "left"], 0.0)
-    high, low = scorer.score([good, bad], np.random.default_rng(0))
+    told = [
+        make_scorer(spec).score([good, bad], np.random.default_rng(0))
+        for spec in (
+            str(tmp_path),
+            *({"scorer": "reward_model", "model": str(m)} for m in (made, tmp_path)),
+        )
+    ]
+    assert told[0] == told[1] == told[2]
+    high, low = told[0]
     assert high > low
     if head == "ordinal":
         assert 1 <= low < high <= 5
@@ -109,7 +118,9 @@ def test_grades_share_evenly_what_is_above_the_lowest() -> None:
 def test_returns_that_tell_fewer_grades_are_refused(
     played: Path, tiny_folder: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="2 grades of 5: lower grades, or set discount below 1"):
+    with pytest.raises(
+        ConfigError, match="5 grades need as many different worths, but the rollouts have 2: a discount"
+    ):
         trainer("reward_model")(config(played, Path(tiny_folder), head="ordinal"), tmp_path)
 
 
@@ -150,12 +161,94 @@ def test_pairs_ranked_right() -> None:
     assert ranked([1.0], ["a"], [1.0]) is None
 
 
-def test_rollouts_that_all_return_the_same_teach_nothing(tiny_folder: str, tmp_path: Path) -> None:
-    rows = [Population([path(str(k), ["left"], 0.0)] * 2) for k in range(10)]
-    text = "".join(json.dumps(population_to_json(row)) + "\n" for row in rows)
-    (tmp_path / FILE).write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="nothing to tell apart"):
-        trainer("reward_model")(config(tmp_path, Path(tiny_folder)), tmp_path / "out")
+def written(folder: Path, found: list[Population]) -> Path:
+    """A folder of rollouts."""
+    folder.mkdir(exist_ok=True)
+    lines = [json.dumps(population_to_json(row)) + "\n" for row in found]
+    (folder / FILE).write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("head", ["scalar", "binary"])
+def test_one_outcome_in_training_teaches_nothing(tiny_folder: str, tmp_path: Path, head: str) -> None:
+    """Even where the held-out tasks have both."""
+    held = split_tasks([Task(ENV, str(k)) for k in range(10)], 0.2, 0)
+    ends = {str(k): ["right", "left"] if str(k) in held else ["left"] * 2 for k in range(10)}
+    found = [
+        Population([path(task, [end], float(end == "right")) for end in both])
+        for task, both in ends.items()
+    ]
+    made = config(written(tmp_path / "played", found), Path(tiny_folder), head=head)
+    with pytest.raises(ConfigError, match="every training rollout returned 0: there is nothing"):
+        trainer("reward_model")(made, tmp_path / "out")
+
+
+def test_held_out_tasks_without_a_readable_rollout_are_an_error(
+    tiny_folder: str, tmp_path: Path
+) -> None:
+    found = populations(10)
+    held = split_tasks([p.best.task for p in found], 0.2, 0)
+    for population in found:
+        if population.best.task.id in held:
+            lost = [dataclasses.replace(p, outcome=Outcome.INFRA_ERROR) for p in population.trajectories]
+            found[found.index(population)] = Population(lost)
+    made = config(written(tmp_path / "played", found), Path(tiny_folder))
+    with pytest.raises(ConfigError, match="no rollout at a held-out task can be read"):
+        trainer("reward_model")(made, tmp_path / "out")
+
+
+def test_attempts_under_other_seeds_are_not_compared(tiny_folder: str, tmp_path: Path) -> None:
+    """What differs under two seeds of a task may be the world."""
+    found = []
+    for task in range(10):
+        for seed, end in enumerate(("left", "right")):
+            one = dataclasses.replace(path("x", [end], float(seed)), task=Task(ENV, str(task), "", seed))
+            found.append(Population([one, one]))
+    made = config(written(tmp_path / "played", found), Path(tiny_folder))
+    with pytest.raises(ConfigError, match="nothing to compare"):
+        trainer("reward_model")(made, tmp_path / "out")
+
+
+def test_a_sum_of_hundredths_is_a_full_success(tiny_folder: str, tmp_path: Path) -> None:
+    """.70 + .29 + .01 isn't 1 to the last digit, but is worth as much."""
+    split = path("a", ["wait", "wait", "right"], 0.0)
+    turns = [
+        dataclasses.replace(t, reward=r) for t, r in zip(split.turns, (0.70, 0.29, 0.01), strict=True)
+    ]
+    nearly = dataclasses.replace(split, turns=tuple(turns))
+    assert nearly.ret != 1.0
+    found = [
+        Population(
+            [dataclasses.replace(p, task=Task(ENV, str(k))) for p in (nearly, path("a", ["right"], 1.0))]
+        )
+        for k in range(10)
+    ]
+    made = config(written(tmp_path / "played", found), Path(tiny_folder))
+    with pytest.raises(ConfigError, match="every training rollout returned 1"):
+        trainer("reward_model")(made, tmp_path / "out")
+
+
+def test_a_refit_that_is_interrupted_leaves_no_scorer(
+    played: Path, tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder holds another config by then."""
+    trainer("reward_model")(config(played, Path(tiny_folder), epochs=1), tmp_path)
+    assert is_reward_folder(str(tmp_path))
+    monkeypatch.setattr(
+        reward_model, "fit", lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        trainer("reward_model")(config(played, Path(tiny_folder), head="binary"), tmp_path)
+    assert not is_reward_folder(str(tmp_path))
+
+
+def test_a_padding_token_of_number_0_is_one(played: Path, tiny_folder: str, tmp_path: Path) -> None:
+    backbone = tmp_path / "backbone"
+    shutil.copytree(tiny_folder, backbone)
+    told = json.loads((backbone / "config.json").read_text(encoding="utf-8"))
+    (backbone / "config.json").write_text(json.dumps(told | {"pad_token_id": None}), encoding="utf-8")
+    made = trainer("reward_model")(config(played, backbone, epochs=1), tmp_path / "out")
+    assert json.loads((made / "config.json").read_text(encoding="utf-8"))["pad_token_id"] == 0
 
 
 @pytest.mark.parametrize(

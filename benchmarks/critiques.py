@@ -14,8 +14,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from turnbench.agents.hf import context_of, load_checkpoint
+from turnbench.agents.hf import read_context
 from turnbench.agents.model import Message
+from turnbench.agents.readers import load_tokenizer
 from turnbench.agents.reward_models import critique_prompt
 from turnbench.algorithms.rollouts import rollouts_in
 from turnbench.algorithms.tokenizer import encode
@@ -39,11 +40,11 @@ def paths_in(rollouts: Path) -> Iterator[Trajectory]:
 
 def write(rollouts: Path, out: Path, backbone: str) -> None:
     """Lines that `algorithm: sft` reads."""
-    tokenizer, network = load_checkpoint(backbone, "cpu")
-    context = context_of(network.config)
+    tokenizer, context = load_tokenizer(backbone), read_context(backbone)
+    paths = list(paths_in(rollouts))  # before an earlier file is replaced
     written = left = 0
     with out.open("w", encoding="utf-8") as file:
-        for path in paths_in(rollouts):
+        for path in paths:
             said = (("user", critique_prompt(path)), ("assistant", critique(path)))
             messages = [Message(role, content) for role, content in said]
             if context is not None and len(encode(tokenizer, messages).ids) > context:
